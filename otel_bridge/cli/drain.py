@@ -248,11 +248,16 @@ class Drains:
         reads, writes = os.pipe()
         command = [sys.executable, "-c", _CODE, "drain", *self._options]
         command += ["--folder", str(folder.path), "--reason-fd", str(writes)]
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, pass_fds=(writes,)
-        )
-        # Else this process keeps the pipe open, and its end would never be read.
-        os.close(writes)
+        try:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, pass_fds=(writes,)
+            )
+        except BaseException:
+            os.close(reads)
+            raise
+        finally:
+            # Else this process keeps the pipe open, and its end would never be read.
+            os.close(writes)
         self._running.append(process)
         # The signal may have come before this process was listed.
         if self._stopped.is_set():

@@ -8,12 +8,15 @@ import pty
 import re
 import signal
 import subprocess
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from otel_bridge.cli.drain import Drains
+from otel_bridge.cli.terminal import Terminal
 from otel_bridge.journal.folder import RunFolder, run_folders
 from otel_bridge.journal.locks import probe
 from otel_bridge.journal.report import read_report
@@ -607,3 +610,15 @@ def test_a_renamed_folder_keeps_its_records_until_it_has_its_name_again(
         0,
         1,
     ), done.stdout
+
+
+def test_a_process_that_cannot_start_leaves_no_pipe_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "none"))
+    open_before = len(os.listdir("/proc/self/fd"))
+
+    with pytest.raises(FileNotFoundError):
+        Drains(Terminal()).drain([RunFolder.at(tmp_path)])
+
+    assert len(os.listdir("/proc/self/fd")) == open_before
