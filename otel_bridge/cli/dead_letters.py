@@ -25,7 +25,7 @@ from otel_bridge.bridge.ledger.queries import StoredDeadLetter, open_view
 from otel_bridge.bridge.ledger.run_ledger import Ledger
 from otel_bridge.cli.drain import Drains
 from otel_bridge.cli.output import work_without_output
-from otel_bridge.cli.run_folders import chosen_folders
+from otel_bridge.cli.run_folders import chosen_folders, only_one
 from otel_bridge.cli.terminal import Terminal, echo
 from otel_bridge.errors import InvalidRecordError, OtelBridgeError
 from otel_bridge.journal.control import send_control
@@ -254,11 +254,13 @@ def _chosen(selection: _Selection) -> tuple[list[_RunDeadLetters], bool]:
     and the other runs are as usual.
 
     Raises:
-        WrongCallError: The call names a folder or a run that is not there.
+        WrongCallError: The call names a folder or a run that is not there, or several runs match.
     """
     chosen: list[_RunDeadLetters] = []
     all_read = True
     folders = chosen_folders(selection.directory, selection.run)
+    if selection.run is not None:
+        folders = only_one(folders)
     for folder in folders:
         try:
             of_run = _letters(folder, selection.ids or None)

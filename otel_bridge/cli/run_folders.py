@@ -75,7 +75,9 @@ def existing_folders(directory: Path | None, run: str | None = None) -> list[Run
 
 
 def chosen_folders(directory: Path | None, run: str | None) -> list[RunFolder]:
-    """Return the run folders of *directory*, or those of the *run*: a name or the beginning of an id.
+    """Return the run folders of *directory*, or those of the *run*: a name, an id, or its beginning.
+
+    A beginning counts only where nothing is equal, and may match several: see `only_one`.
 
     When the folder of the environment has no run, that is printed, and nothing is returned.
 
@@ -92,18 +94,21 @@ def chosen_folders(directory: Path | None, run: str | None) -> list[RunFolder]:
     folders = existing_folders(directory, run)
     if run is None or not folders:
         return folders
-    matching: list[RunFolder] = []
+    exact: list[RunFolder] = []
+    by_beginning: list[RunFolder] = []
     runs: list[str] = []
     for folder in folders:
         name = _name_of(folder)
         runs.append(f"{name} ({folder.run_id})" if name else folder.run_id)
-        if run == name or folder.run_id.startswith(run):
-            matching.append(folder)
-    if not matching:
+        if run in {name, folder.run_id}:
+            exact.append(folder)
+        elif folder.run_id.startswith(run):
+            by_beginning.append(folder)
+    if not exact and not by_beginning:
         raise WrongCallError(
             f"{folders[0].base}: no run {run!r} here; there are {first_ones(runs, _RUNS_NAMED)}"
         )
-    return matching
+    return exact or by_beginning
 
 
 def only_one(folders: list[RunFolder]) -> list[RunFolder]:

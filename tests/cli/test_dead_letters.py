@@ -210,3 +210,25 @@ def test_a_damaged_ledger_is_a_failure_and_not_no_dead_letters(
     assert (done.returncode, done.stdout) == (1, "")
     assert "the ledger is damaged" in done.stderr
     assert "no dead letters" not in done.stderr
+
+
+@pytest.mark.parametrize("subcommand", ["list", "show", "retry", "discard"])
+def test_a_beginning_of_several_ids_is_refused_and_changes_none_of_these_runs(
+    tmp_path: Path, subcommand: str
+) -> None:
+    for run_id in ("run-1", "run-2"):
+        (tmp_path / ".otel-bridge" / run_id / "segments").mkdir(parents=True)
+
+    done = otel_bridge(
+        "dead-letters",
+        subcommand,
+        "--run",
+        "run",
+        cwd=tmp_path,
+        env=environment(tmp_path),
+    )
+
+    assert (done.returncode, done.stderr) == (
+        2,
+        "Error: 2 runs match; name one of run-1; run-2\n",
+    )

@@ -83,6 +83,21 @@ def test_a_run_that_no_bridge_has_read_is_found_by_its_name(tmp_path: Path) -> N
     assert chosen.path == folder.path
 
 
+@pytest.mark.parametrize("run", ["run-1", "ppo"])
+def test_a_run_of_exactly_this_id_or_name_wins_over_longer_ids(
+    tmp_path: Path, run: str
+) -> None:
+    for run_id in ("run-1", "run-10", "ppo-2"):
+        folder = RunFolder(tmp_path, run_id)
+        folder.create()
+        if run_id == "run-1":
+            SegmentWriter(folder.segments_dir, header(run_name="ppo")).close()
+
+    (chosen,) = chosen_folders(tmp_path, run)
+
+    assert chosen.run_id == "run-1"
+
+
 @pytest.mark.parametrize("run", ["", " "])
 def test_an_empty_run_is_refused_and_not_that_of_every_id(
     tmp_path: Path, run: str
