@@ -17,7 +17,7 @@ from otel_bridge import settings
 from otel_bridge.content.truncation import cut
 from otel_bridge.content.user_function import by_user
 from otel_bridge.conventions import is_content, is_name
-from otel_bridge.conventions.registry import FREE_PREFIXES
+from otel_bridge.conventions.registry import USER_FACT_PREFIXES
 from otel_bridge.text.secret_patterns import (
     REDACTED,
     redact_emails,
@@ -48,11 +48,9 @@ class TextKind(Enum):
 # Keys are few, and looked up for each attribute of each span.
 @lru_cache(maxsize=4096)
 def kind_of(key: str) -> TextKind:
-    """Return what the texts of the attribute *key* are.
-
-    An unknown key may hold a prompt, and is ``UNKNOWN``.
-    """
-    if key in _ERRORS or key.startswith(FREE_PREFIXES):
+    """Return what the texts of the attribute *key* are; ``UNKNOWN`` if no convention knows it."""
+    # First: for `is_content` errors are content too.
+    if key in _ERRORS or key.startswith(USER_FACT_PREFIXES):
         return TextKind.FACT
     if is_content(key):
         return TextKind.MESSAGE

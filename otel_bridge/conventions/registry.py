@@ -67,5 +67,5 @@ def _match(convention: Convention, scope: str) -> int:
     return max(len(prefix) for prefix in convention.scopes if scope.startswith(prefix))
 
 
-FREE_PREFIXES = (semconv.METADATA_PREFIX, semconv.TOOL_PREFIX)
-"""Prefixes of the user's own facts of a rollout."""
+USER_FACT_PREFIXES = (semconv.METADATA_PREFIX, semconv.TOOL_PREFIX)
+"""Prefixes of attributes in which users put facts of a rollout or tool."""

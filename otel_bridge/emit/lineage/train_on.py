@@ -32,14 +32,16 @@ def train_on(
     unused: object = None,
     role: str | None = None,
 ) -> None:
-    """Record which rollouts a training step consumed. Never raises; what cannot be read is counted.
+    """Record which rollouts a training step consumed. Unreadable ones are counted by `rollout_ids`.
+
+    Raises what an object of the program raises when it is read; the caller counts that.
 
     Args:
         run: The run.
         step: The training step; ``None``: that of the role's next row.
         rollouts: Rollouts, mappings with ``id``, ids, or parallel lists as a mapping with ``ids``.
-        unused: Reason to rollouts that the step leaves out for good, such as ``stale`` or
-            ``filtered``; rollouts alone have the reason ``unknown``.
+        unused: Rollouts that the step leaves out for good, by reason, such as ``stale`` or
+            ``filtered``; without a mapping the reason is ``unknown``.
         role: Another role than the run's own.
     """
     pairs = step_pairs(run, step, role)
@@ -50,6 +52,7 @@ def train_on(
 
 
 def _by_reason(unused: object) -> Mapping[object, object]:
+    """Return *unused* by reason; ``None`` is the reason of rollouts without a mapping."""
     if isinstance(unused, Mapping):
         return cast("Mapping[object, object]", unused)
     return {} if unused is None else {None: unused}

@@ -22,7 +22,8 @@ TOKENS = "tokens"
 """Stream of the texts of the tokens."""
 UNREADABLE = "token_unreadable"
 OTHER_LENGTH = "token_length"
-_NUMBERS = "fiub"
+_NUMBER_KINDS = "fiub"
+"""Kinds of numpy types that are numbers: float, int, unsigned, bool."""
 
 Entry = TypeVar("Entry", bound=Sized)
 CountDrop = Callable[[str, int, str], None]
@@ -34,16 +35,16 @@ class TokenRollout:
 
     Attributes:
         streams: Numbers by name of the stream, one for each token, NaN for a token without one.
-        without: Number of tokens by stream that have ``None`` instead of a number.
+        none_counts: Number of tokens by stream that have ``None`` instead of a number.
         length: Number of tokens.
         raw_texts: Texts of the tokens, as the call has them; ``None``: it has none.
-        texts: Those that may leave; ``None``: none.
+        texts: Texts that may leave; ``None``: none.
         sent: Names of the streams that leave whole.
     """
 
     trace_id: bytes
     streams: dict[str, Numbers] = field(default_factory=dict[str, Numbers])
-    without: dict[str, int] = field(default_factory=dict[str, int])
+    none_counts: dict[str, int] = field(default_factory=dict[str, int])
     length: int = 0
     raw_texts: object = None
     texts: Sequence[str] | None = None
@@ -58,7 +59,7 @@ class TokenRollout:
         These are all of them if the rollout lacks the stream. A ``None`` counts as that of a token
         that was not sampled, as long as there are such tokens.
         """
-        missing = self.without[name] if name in self.streams else self.length
+        missing = self.none_counts[name] if name in self.streams else self.length
         mask = self.streams.get(LOSS_MASK)
         if mask is None:
             return missing
@@ -73,7 +74,7 @@ def first_within(entries: Sequence[Entry], limit: int) -> Sequence[Entry]:
 
 
 def rows_of(stream: object, rollouts: int) -> list[object]:
-    """Return what a stream has of each of the *rollouts*, which may be more or fewer than these.
+    """Return the values of *stream* by rollout; they may be of more or fewer than *rollouts*.
 
     A call may give the stream of one rollout alone or in a list.
 
@@ -108,23 +109,28 @@ def _on_cpu(values: Any) -> Any:
 def read_rollout(
     trace_id: bytes, name: str, rows: dict[str, object], count_drop: CountDrop
 ) -> TokenRollout:
-    """Return the rollout *name* with its streams; without any if none can be used.
+    """Return the rollout *name* with those of its streams that can be used, perhaps none.
 
-    Streams that cannot be read are left out and counted as ``token_unreadable``. Those of another
-    length than `_length_of` says are so as ``token_length``: it is unknown which of their tokens
-    they are about. The rest of the rollout is recorded.
+    A stream that cannot be read is counted as ``token_unreadable``. One of another length than
+    `_length_of` is counted as ``token_length``: it is unknown to which tokens its values belong.
+
+    Args:
+        trace_id: Trace of the rollout.
+        name: Names the rollout in counts.
+        rows: Values by stream; the texts are removed.
+        count_drop: Counts a stream that is left out.
     """
     rollout = TokenRollout(trace_id, raw_texts=rows.pop(TOKENS, None))
     for stream, row in rows.items():
         if row is None:
             continue
         try:
-            numbers, without = _numbers(row)
+            numbers, none_count = _numbers(row)
         except any_error_but_signals():  # whatever the program put there
             count_drop(UNREADABLE, 1, stream)
             continue
         rollout.streams[stream] = numbers
-        rollout.without[stream] = without
+        rollout.none_counts[stream] = none_count
     sizes = {stream: len(numbers) for stream, numbers in rollout.streams.items()}
     rollout.length = _length_of(sizes)
     for stream, size in sizes.items():
@@ -158,7 +164,7 @@ def _floats_of(array: Any) -> Numbers:
     # Nearly every row, of which a step has thousands: a tenth of the whole call.
     if array.dtype.char == "f" and array.ndim == 1:
         return array
-    if array.dtype.kind not in _NUMBERS:
+    if array.dtype.kind not in _NUMBER_KINDS:
         raise TypeError(array.dtype)
     is_double = array.dtype.kind == "f" and array.dtype.itemsize > 4
     return array.reshape(-1).astype("f8" if is_double else "f4", copy=False)
