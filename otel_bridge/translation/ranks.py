@@ -31,8 +31,9 @@ class KeyTotals:
 
     Attributes:
         reduction: Value under the key itself: ``mean``, ``min``, ``max`` or ``sum``.
-        weight: Sum of their weights.
+        weight: Sum of the weights of the values.
         weighted: Sum of the values times their weights.
+        total: Sum of the values without weights.
     """
 
     reduction: str = "mean"
@@ -44,7 +45,7 @@ class KeyTotals:
 
     def add(self, value: float, weight: float) -> None:
         """Add the value of one row."""
-        # Of weight 0 is a rank without samples, whose mean is often NaN: times 0 it would stay NaN.
+        # A rank without samples has weight 0, and often a mean of NaN, which times 0 stays NaN.
         if weight:
             self.weight += weight
             self.weighted += value * weight
@@ -92,10 +93,10 @@ class RankStep(CollectedStep):
     )
 
     def add(self, row: Row, process: Process, now_unix_ns: int) -> None:
-        """Add the row of one rank, or a further one of it: all its values count.
+        """Add a row of one rank; the values of all its rows of the step count.
 
-        The last row decides on the size of the world, which a restart may have changed, and a key
-        keeps the reduction that a row named last.
+        The last row decides on the size of the world, which a restart may have changed. A key keeps
+        the reduction that a row named last.
         """
         self.world = max(process.merge_world, 1)
         self.arrive(now_unix_ns, row.time_unix_ns)
@@ -103,8 +104,8 @@ class RankStep(CollectedStep):
         reductions = dict(_reductions(row))
         attempt_key = key_of(row.role, ATTEMPT)
         for key, value in row.values.items():
-            # Both are about the row: the row of the step gets its attempt from its own track. A value
-            # of that name which the program logs is merged as any other.
+            # The attempt and the reductions are about the row: the row of the step has its own
+            # attempt. A value of that name which the program logs is merged as any other.
             is_repeated = row.attempt > 1 and value == row.attempt
             if (is_repeated and key == attempt_key) or REDUCE_PREFIX in key:
                 continue
@@ -128,11 +129,11 @@ class RankMerge(StepPipeline[RankStep]):
     def __init__(self, run: RunContext) -> None:
         super().__init__(run, RankStep)
 
-    def rows(self, rows: Iterable[Row], now_unix_ns: int) -> list[Record]:
-        """Return *rows* with merged rows in the place of those that ranks sent.
+    def merge(self, rows: Iterable[Row], now_unix_ns: int) -> list[Record]:
+        """Return the merged rows that are due once *rows* are added to their steps, perhaps none.
 
-        Rows of a process without ``OTEL_BRIDGE_RANKS=merge``, or of a forgotten one, stay as they
-        are.
+        Rows of a process without ``OTEL_BRIDGE_RANKS=merge``, or that the run has forgotten, are
+        returned as they are.
         """
         records: list[Record] = []
         for row in rows:
@@ -145,9 +146,9 @@ class RankMerge(StepPipeline[RankStep]):
         return records
 
     def take(self, process: Process, row: Row, now_unix_ns: int) -> list[Record]:
-        """Add the row of a rank; return the rows of the steps that every rank has passed.
+        """Add the row of a rank to its step; return the rows of the steps that are due.
 
-        Nothing of a row whose step is forgotten; it is counted as ``ranks/late``.
+        A row whose step is forgotten is dropped and counted as ``ranks/late``.
         """
         track = (row.role or "", row.attempt)
         number = row.step or 0
@@ -218,10 +219,10 @@ def _reductions(row: Row) -> Iterator[tuple[str, tuple[str, float]]]:
 
 
 def _joined(first: Distribution, second: Distribution) -> Distribution:
-    """Return both together, in the finer of their edges; without buckets when neither has any.
+    """Return the sum of both, in the finer edges of the two; without buckets when neither has any.
 
-    Counts of other edges go to the bucket of their middle, those beyond the edges to the outermost
-    bucket, since the place of a number within its bucket is unknown.
+    Counts of the other edges go to the bucket of their middle, those beyond the edges to the
+    outermost bucket, since the place of a number within its bucket is unknown.
     """
     edges = max(first.edges, second.edges, key=len)
     counts: list[float] = []

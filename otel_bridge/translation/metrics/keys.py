@@ -150,7 +150,7 @@ class StepAxes:
         """Axis to attempt, for roles that began a second or later attempt, until its config is made."""
 
     def advance(self, axis: str, step: int) -> dict[str, int]:
-        """Set the last step of *axis*, and return the last step of every axis.
+        """Set the last step of *axis*, which may go back, and return the last step of every axis.
 
         Beyond `MAX_AXES` the new axis is on this row alone, and is not remembered.
         """
@@ -159,8 +159,7 @@ class StepAxes:
         if axis not in last and len(last) >= MAX_AXES:
             return {**last, axis: step}
         last[axis] = step
-        if step >= self._furthest.get(axis, step):
-            self._furthest[axis] = step
+        self._furthest[axis] = max(step, self._furthest.get(axis, step))
         self._changed.add(axis)
         return last.copy()
 
@@ -172,7 +171,7 @@ class StepAxes:
         return self._furthest.get(axis)
 
     def beside(self, axis: str, step: int) -> dict[str, int]:
-        """Return all axes with *step* on *axis*, without changing the last step of *axis*: for a late row."""
+        """Return the steps of a late row: *step* on *axis*, whose last step does not change."""
         return {**self._last, axis: step}
 
     def steps(self) -> dict[str, int]:

@@ -77,7 +77,7 @@ class MetricsPipeline:
         use it.
         """
         # Rows first: what they release may pass a step of the ranks, which is checked next.
-        records = self.ranks.rows(self.rows.tick(now_unix_ns), now_unix_ns)
+        records = self.ranks.merge(self.rows.tick(now_unix_ns), now_unix_ns)
         records += self.ranks.tick(now_unix_ns)
         if self.engines.active and not self._lifecycle.ended:
             records += self.engines.tick(now_unix_ns)
@@ -85,13 +85,13 @@ class MetricsPipeline:
 
     def close(self, now_unix_ns: int) -> list[Record]:
         """Return everything that waits, since no more data are expected."""
-        records = self.ranks.rows(self.rows.close(), now_unix_ns)
+        records = self.ranks.merge(self.rows.close(), now_unix_ns)
         records += self.ranks.close(now_unix_ns)
         return [*records, *self.engines.rows(), *self.engines.close()]
 
     def forget(self, process: Process, now_unix_ns: int) -> list[Record]:
         """Forget a process; return its rows that wait."""
-        records = self.ranks.rows(self.rows.forget(process), now_unix_ns)
+        records = self.ranks.merge(self.rows.forget(process), now_unix_ns)
         self.ranks.forget(process.instance)
         return records
 
@@ -120,7 +120,7 @@ class MetricsPipeline:
                 frame.now_unix_ns,
                 waits_for_earlier=frame.from_receiver,
             )
-            records += self.ranks.rows(rows, frame.now_unix_ns)
+            records += self.ranks.merge(rows, frame.now_unix_ns)
             if self.rows.redelivered == redelivered:
                 self._lifecycle.on_row(process, frame.now_unix_ns)
         return records

@@ -23,7 +23,8 @@ KEY = "run"
 GIVEN = "given"
 GENERATED = "generated"
 _DERIVED = "derived"
-_RANKS = (_DERIVED, GENERATED, GIVEN)
+_ORDER = (_DERIVED, GENERATED, GIVEN)
+"""Sources of a name, of which a later one replaces an earlier one."""
 _NAMES = {
     "project": (semconv.PROJECT, semconv.PROJECT_GENERATED),
     "name": (semconv.RUN_NAME, semconv.RUN_NAME_GENERATED),
@@ -98,9 +99,9 @@ class RunMetadata:
         return cast("Mapping[str, object]", self._state.get(KEY) or {})
 
     def _store_facts(self, producer: Producer) -> None:
-        """Store the facts of *producer* that no earlier process named, and names whose source ranks higher.
+        """Store what the resource of *producer* adds to the run, by the rules of this module.
 
-        Nothing is written when the resource brings nothing new, as of most processes.
+        Nothing is written when it adds nothing, as that of most processes.
         """
         stored = self._stored()
         stored_facts = {
@@ -115,7 +116,6 @@ class RunMetadata:
         identity = _identity(producer.attributes)
         merged["identity"] = identity | stored_identity | only(identity, _LATEST)
         merged |= stored_facts
-        # Asked for each new resource, while most of them bring nothing new.
         if merged != stored:
             self._state.set(KEY, merged)
 
@@ -156,9 +156,7 @@ def _identity(attributes: Mapping[str, object]) -> dict[str, str]:
 
 
 def _names(producer: Producer, stored: Mapping[str, object]) -> dict[str, object]:
-    """Return project, name and their sources.
-
-    Those of *producer* if its source ranks higher, else the stored ones.
+    """Return project, name and their sources: those of *producer* if they replace the stored ones.
 
     A generated name gives way to one that a user gave later, as by another process of the job.
     """
@@ -168,7 +166,7 @@ def _names(producer: Producer, stored: Mapping[str, object]) -> dict[str, object
     for fact, value in (("project", producer.run.project), ("name", producer.run.name)):
         source = _source(producer.attributes, *_NAMES[fact])
         stored_source = stored_sources.get(fact, _DERIVED)
-        if not stored.get(fact) or _RANKS.index(source) > _RANKS.index(stored_source):
+        if not stored.get(fact) or _ORDER.index(source) > _ORDER.index(stored_source):
             names[fact] = value
             sources[fact] = source
         else:
@@ -178,6 +176,7 @@ def _names(producer: Producer, stored: Mapping[str, object]) -> dict[str, object
 
 
 def _source(attributes: Mapping[str, object], name: str, generated: str) -> str:
+    """Return the source of the attribute *name*; *generated* is the attribute that marks it so."""
     if not text_in(attributes, name):
         return _DERIVED
     # OTEL_RESOURCE_ATTRIBUTES, by which a launcher names the run to stock SDKs, holds texts only.
