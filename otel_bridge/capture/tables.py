@@ -15,27 +15,29 @@ from otel_bridge.messages.fields import plain
 from otel_bridge.messages.reader import is_message
 from otel_bridge.values import scalars
 
-_PROMPT = re.compile(
+_PROMPT_NAME = re.compile(
     r"(?:^|.*[_./ -])(?:prompt|input|question|query|instruction|problem|context)s?(?:_text)?$"
 )
-_RESPONSE = re.compile(
+_RESPONSE_NAME = re.compile(
     r"(?:^|.*[_./ -])(?:response|completion|output|generation|generated|answer|prediction)s?(?:_text)?$"
 )
-_TEXT = frozenset(
+_TEXT_NAMES = frozenset(
     {"text", "texts", "sample", "samples", "generated_text", "conversation", "messages"}
 )
-_REWARD = re.compile(r"(?:^|.*[_./ -])(?:reward|score|return)s?(?:$|[_./ -].*)")
-_ADVANTAGE = frozenset({"advantage", "advantages"})
-_STEP = frozenset({"step", "global_step", "training_step", "train_step", "iteration"})
+_REWARD_NAME = re.compile(r"(?:^|.*[_./ -])(?:reward|score|return)s?(?:$|[_./ -].*)")
+_ADVANTAGE_NAMES = frozenset({"advantage", "advantages"})
+_STEP_NAMES = frozenset(
+    {"step", "global_step", "training_step", "train_step", "iteration"}
+)
 _NOT_REWARD = re.compile(
     r"(?:.*[_./ -])?(?:len|lengths?|sizes?|count|tokens?|steps?|epochs?|iter|iteration|index|idx|ids?|uid|rank|seed"
     r"|turns?|version|time|timestamp|seconds|duration)|(?:num|n|len|idx|index)[_./ -].+"
 )
 """Sizes, counters, identities and times, whose numbers are not rewards."""
-_TRUTH = re.compile(r"ground|truth|label|target|reference|gold|expected")
+_TRUTH_NAME = re.compile(r"ground|truth|label|target|reference|gold|expected")
 _WIDE = re.compile(r"(.+?)[_ ]?(\d+)$")
 _REWARD_KEY = re.compile(r"(?:^|/)rewards/(.+)/mean$")
-_CLOCKS = frozenset({*_STEP, "epoch"})
+_CLOCKS = frozenset({*_STEP_NAMES, "epoch"})
 _EVAL = ("val", "eval", "test")
 _EVAL_TABLES = frozenset({"sample_completions"})
 """Tables of an evaluation whose key does not say so: open-instruct's."""
@@ -45,12 +47,12 @@ _SHOWN_ONLY = frozenset({"wandb", "trackio", "plotly", "bokeh", "PIL", "matplotl
 CountCell: TypeAlias = Callable[[str, str], None]
 """Callable with a column and the type of a cell that has no counterpart."""
 
-
+# What a column is. One of whole texts has prompt and response in one.
 _PROMPTS = "prompts"
 _RESPONSES = "responses"
 _REWARDS = "rewards"
 _ADVANTAGES = "advantages"
-_OWN_STEP = "step"
+_ROW_STEP = "step"
 _WHOLE_TEXTS = "texts"
 _FACT = ""
 _Sample: TypeAlias = "dict[int, str]"
@@ -143,7 +145,7 @@ class RolloutTable:
                 count("", f"row of {len(row)} cells in place of {len(self.labels)}")
                 continue
             for sample in self.samples:
-                step = whole(_cell(sample, _OWN_STEP, row))
+                step = whole(_cell(sample, _ROW_STEP, row))
                 is_prompted = not is_missing(_cell(sample, _PROMPTS, row))
                 group = groups.setdefault((step, is_prompted), TableRollouts(step))
                 self._add(group.columns, sample, row, count)
@@ -176,7 +178,7 @@ class RolloutTable:
                 cell = None
             if kind == _REWARDS:
                 rewards[self.names[index]] = cell
-            elif kind not in {_FACT, _OWN_STEP}:
+            elif kind not in {_FACT, _ROW_STEP}:
                 values[kind] = cell
         if len(rewards) == 1:
             values[_REWARDS] = next(iter(rewards.values()))
@@ -198,7 +200,7 @@ class RolloutTable:
             return None
         sample = self.samples[0]
         kind = sample[self.labels.index(column)]
-        if kind in {_PROMPTS, _RESPONSES, _OWN_STEP}:
+        if kind in {_PROMPTS, _RESPONSES, _ROW_STEP}:
             return None
         if kind == _ADVANTAGES:
             return "advantage"
@@ -223,7 +225,7 @@ def has_step(columns: Iterable[Any]) -> bool:
 
     Without one, equal rows of two steps are two samples (`SeenTables`).
     """
-    return any(str(name).strip().lower() in _STEP for name in columns)
+    return any(str(name).strip().lower() in _STEP_NAMES for name in columns)
 
 
 def split_of(key: str, row: Iterable[str] = (), row_before: Iterable[str] = ()) -> str:
@@ -306,21 +308,21 @@ def _reward_columns(
 
 
 def _kind_of(name: str) -> str:
-    """Return what a column of that name is; `_FACT` for any other.
+    """Return what the column *name*, in lower case, is; `_FACT` for any other name.
 
-    A column of the truth, such as ``correct_answer_label``, is not the response.
+    A column of the expected answer, such as ``correct_answer_label``, is not the response.
     """
-    if name in _ADVANTAGE:
+    if name in _ADVANTAGE_NAMES:
         return _ADVANTAGES
-    if name in _STEP:
-        return _OWN_STEP
-    if _REWARD.match(name):
+    if name in _STEP_NAMES:
+        return _ROW_STEP
+    if _REWARD_NAME.match(name):
         return _REWARDS
-    if _PROMPT.match(name):
+    if _PROMPT_NAME.match(name):
         return _PROMPTS
-    if _RESPONSE.match(name) and not _TRUTH.search(name):
+    if _RESPONSE_NAME.match(name) and not _TRUTH_NAME.search(name):
         return _RESPONSES
-    return _WHOLE_TEXTS if name in _TEXT else _FACT
+    return _WHOLE_TEXTS if name in _TEXT_NAMES else _FACT
 
 
 def _wide_samples(names: Sequence[str]) -> tuple[list[_Sample], list[str]]:
@@ -341,9 +343,11 @@ def _wide_samples(names: Sequence[str]) -> tuple[list[_Sample], list[str]]:
     samples = [_sample_of(stems, indices) for indices in numbered.values()]
     samples = [sample for sample in samples if sample]
     shared: _Sample = dict.fromkeys(range(len(names)), _FACT)
-    step = next((index for index, name in enumerate(names) if name in _STEP), None)
+    step = next(
+        (index for index, name in enumerate(names) if name in _STEP_NAMES), None
+    )
     if step is not None:
-        shared[step] = _OWN_STEP
+        shared[step] = _ROW_STEP
     for sample in samples:
         for index in sample:
             shared.pop(index)
@@ -362,7 +366,7 @@ def _can_be(kind: str, cell: Any) -> bool:
     """Return whether *cell* can be what its column is; if not, it is a fact of its sample."""
     if kind in {_REWARDS, _ADVANTAGES}:
         return coerce.number(cell) is not None
-    if kind == _OWN_STEP:
+    if kind == _ROW_STEP:
         return whole(cell) is not None
     return kind != _FACT
 

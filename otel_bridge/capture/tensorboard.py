@@ -85,7 +85,7 @@ def sync(run: Run) -> None:
     """
     if _NAME not in hook.captured():
         hook.capture(_NAME, mode="replace")
-        _begins_no_run.set()
+        _begins_no_more.set()
     _synced[run] = None
 
 
@@ -222,24 +222,24 @@ def _begin_once() -> None:
     Of several threads one begins it, and the scalars of the others wait for it.
     """
     with _Beginning.lock:
-        if not (runs.has_begun or _begins_no_run.is_set()):
+        if not (runs.has_begun or _begins_no_more.is_set()):
             _begin_first()
 
 
 def _begin_first() -> None:
     """Begin the process's run, if possible one that an adapter has announced.
 
-    Nothing is left to do where it cannot begin: `record_event` finds no run. An exception that is
-    not otel-bridge's own passes, and `record_event` ends it; either way this is not called again.
+    Where it cannot begin, the reason is printed, and `record_event` finds no run. `record_event`
+    catches an exception that is not otel-bridge's own. Either way this is not called again.
     """
-    # First: where no run can begin, the reason is printed once, not with every scalar.
-    _begins_no_run.set()
+    # Set first, so that the reason is printed once, not with every scalar.
+    _begins_no_more.set()
     announced = runs.take_announced()
     try:
         if announced is not None:
             announced.begin()
         if runs.current is None:
-            # Every process that writes event files records: Megatron writes them on its last rank.
+            # As rank 0, whose rows are recorded: Megatron writes event files on its last rank.
             runs.begin(RunRequest(rank=0))
     except OtelBridgeError as exc:
         notify(f"TensorBoard's scalars are not recorded: {exc}", always=True)
@@ -289,7 +289,7 @@ class _Beginning:
 os.register_at_fork(after_in_child=_Beginning.begin_in_child)
 
 _left_out: set[str] = set()
-_begins_no_run = threading.Event()
+_begins_no_more = threading.Event()
 """Set when no scalar begins the process's run any more."""
 _open_writers: weakref.WeakSet[Any] = weakref.WeakSet()
 # Weak keys: runs are not kept in memory.

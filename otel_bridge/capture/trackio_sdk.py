@@ -36,10 +36,10 @@ from otel_bridge.values.plain import by_text, mapping_of
 _MUST = "must"
 _NEVER = "never"
 _RESUME = (_MUST, "allow", _NEVER)
-_NOT_ALLOWED = "allow_val_change"
+_ALLOW_CHANGE = "allow_val_change"
 _HISTOGRAM = "trackio.histogram"
-_NEUTRAL_MODULE = ("save", "freeze", "sync")
-_CONTEXT_OFF = ("current_server", "current_space_id", "current_server_write_token")
+_NEUTRAL_CALLS = ("save", "freeze", "sync")
+_REMOTE_VARIABLES = ("current_server", "current_space_id", "current_server_write_token")
 
 
 def install(module: ModuleType, mode: str) -> None:
@@ -102,7 +102,7 @@ def install(module: ModuleType, mode: str) -> None:
     init.__dict__["otel_bridge_capture"] = True
     package.init = init
     if mode == "replace":
-        for name in _NEUTRAL_MODULE:
+        for name in _NEUTRAL_CALLS:
             if hasattr(package, name):
                 setattr(package, name, _neutral(f"trackio.{name}"))
 
@@ -194,14 +194,13 @@ def _finish_other(package: Any, project: str, name: str | None) -> None:
 
 
 def _set_current(package: Any, run: Any) -> None:
-    """Make *run* the package's current run.
+    """Make *run* the package's current run, of no Hugging Face Space or server.
 
-    Without a Space, so that frameworks do not deploy one.
-
-    Variables that this version of Trackio lacks are left out.
+    Frameworks deploy the Space that is current. Variables that this version of Trackio lacks are
+    left out.
     """
     variables = package.context_vars
-    for name in _CONTEXT_OFF:
+    for name in _REMOTE_VARIABLES:
         if hasattr(variables, name):
             getattr(variables, name).set(None)
     variables.current_project.set(run.project)
@@ -249,7 +248,7 @@ class _TrackioConfig(dict[str, Any]):
 
         Raises as a dict does for arguments that it cannot take; nothing is set or recorded then.
         """
-        entries.pop(_NOT_ALLOWED, None)
+        entries.pop(_ALLOW_CHANGE, None)
         new: dict[str, Any] = dict(*mappings, **entries)
         super().update(new)
         if self.run is not None:

@@ -11,7 +11,7 @@ from typing import Any
 from otel_bridge.errors import any_error_but_signals
 
 _SEARCHED_FRAMES = 13
-"""The first is of the search itself."""
+"""Most frames up the stack that are searched."""
 
 
 def calling_object(is_wanted: Callable[[Any], bool]) -> Any:
@@ -75,7 +75,7 @@ def _holds(is_wanted: Callable[[Any], bool], candidate: Any) -> bool:
 
 
 def calling_module(owner: object) -> str:
-    """Return the name of the module whose code calls a method of *owner*, by way of other methods of *owner* or not.
+    """Return the name of the module whose code, outside the methods of *owner*, calls one of them.
 
     Empty where no Python code calls.
     """
@@ -84,6 +84,7 @@ def calling_module(owner: object) -> str:
     try:
         while (
             frame is not None
+            # Only in methods, as `_calling_method` says.
             and frame.f_code.co_varnames[:1] == ("self",)
             and frame.f_locals.get("self") is owner
         ):
@@ -92,7 +93,7 @@ def calling_module(owner: object) -> str:
             return ""
         return str(frame.f_globals.get("__name__", ""))
     finally:
-        # Else this frame would keep the variables of its callers alive.
+        # Else the frame, which would refer to itself, would keep its callers' variables alive.
         del own_frame, frame
 
 

@@ -137,9 +137,7 @@ class VerlLogger:
 
 
 def install() -> None:
-    """Make the backend known to verl in this process, once.
-
-    A second call changes nothing.
+    """Make the backend ``otel_bridge`` known to verl in this process; a second call changes nothing.
 
     Raises:
         MissingExtraError: verl is not installed, or too old: verl refuses the backend then.

@@ -19,6 +19,7 @@ _MAX_ENTRIES = 100_000
 _TEXTS = frozenset({str})
 _EVERY_S = 10.0
 _MAX_KEYS = 10_000
+"""Most keys whose last value is held, and most that the program has set itself."""
 _OBJECTS = ("wandb.", "otel_bridge.emit.media.", "PIL.", "matplotlib.")
 """Packages whose objects are media and tables."""
 _FRAME = "DataFrame"
@@ -150,7 +151,7 @@ class LatestValues:
         self._recorded: dict[str, str | float] = {}
         self._pending: dict[str, str | float] = {}
         self._noted: set[str] = set()
-        self._set: set[str] = set()
+        self._set_by_program: set[str] = set()
         self._due = 0.0
 
     def note(self, values: Mapping[str, str | float]) -> None:
@@ -159,7 +160,7 @@ class LatestValues:
         Of a new key beyond `_MAX_KEYS` the value is dropped and counted as ``too_many_texts``.
         """
         for key, value in values.items():
-            is_known = key in self._noted or key in self._set
+            is_known = key in self._noted or key in self._set_by_program
             # Bounds the memory of ever-new keys; the known ones go on.
             if is_known or len(self._noted) < _MAX_KEYS:
                 self._noted.add(key)
@@ -170,13 +171,14 @@ class LatestValues:
             self.flush()
 
     def note_row(self, row: Mapping[str, Any]) -> None:
-        """Take those numbers of a row whose key has a last value; of nearly every row, none."""
-        if not (self._set or self._recorded):
+        """Take the numbers of a row whose key has a last value, which nearly no row has."""
+        if not (self._set_by_program or self._recorded):
             return
         replaced = {
             key: value
             for key, value in row.items()
-            if type(value) in NUMBERS and (key in self._set or key in self._recorded)
+            if type(value) in NUMBERS
+            and (key in self._set_by_program or key in self._recorded)
         }
         if replaced:
             self.note(replaced)
@@ -187,14 +189,14 @@ class LatestValues:
             self._pending.pop(key, None)
             self._recorded.pop(key, None)
             self._noted.discard(key)
-            if len(self._set) < _MAX_KEYS:
-                self._set.add(key)
+            if len(self._set_by_program) < _MAX_KEYS:
+                self._set_by_program.add(key)
 
     def flush(self) -> None:
         """Record the values that have changed.
 
-        Those that are equal to what was recorded last cost nothing. After the run's end nothing is
-        recorded: the run counts them as late.
+        A value that is equal to the recorded one costs nothing. After the run's end nothing is
+        recorded: the run counts the values as late.
         """
         pending = self._pending
         self._pending = {}
