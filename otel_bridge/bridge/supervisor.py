@@ -307,7 +307,7 @@ class BridgeSupervisor:
     def alive(self) -> bool:
         """Return whether the thread of `start` runs.
 
-        After `stop` it hangs, and the process must be ended by force.
+        One that runs after `stop` hangs, and the process must be ended by force.
         """
         return self._thread.is_alive()
 

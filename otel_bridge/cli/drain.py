@@ -58,10 +58,13 @@ main(sys.argv[1:])
 """
 AT_A_TIME = 4
 _FRESH_S = 60.0
+"""Seconds after its last heartbeat in which a bridge of another machine counts as running."""
 _REASON = "reason: "
 """Begins the last line that the process of a folder sends: why not everything is delivered."""
 _STOP_S = 10.0
+"""Seconds that writers may take to close after a signal."""
 _PAUSE_S = 0.1
+"""Seconds between two updates of the progress bars."""
 _STDERR = 2
 """Descriptor of messages of a folder that is drained without a command above it."""
 _RETRY_S = 20.0
@@ -92,7 +95,7 @@ _RETRY_S = 20.0
     help="Send your credentials also to servers that folders of other people or machines name.",
 )
 @click.option("--folder", "single", type=click.Path(path_type=Path), hidden=True)
-@click.option("--reason-fd", type=int, default=_STDERR, hidden=True)
+@click.option("--messages-fd", type=int, default=_STDERR, hidden=True)
 def command(
     directories: tuple[Path, ...],
     exporters: str,
@@ -100,7 +103,7 @@ def command(
     *,
     trusts_folders: bool,
     single: Path | None,
-    reason_fd: int,
+    messages_fd: int,
 ) -> None:
     """Deliver the records in run folders; exits with 0 when all is written and every run is ended.
 
@@ -117,7 +120,7 @@ def command(
     chosen = settings.names(exporters)
     discarded = settings.names(",".join(discard))
     if single is not None:
-        messages = _Messages(reason_fd)
+        messages = _Messages(messages_fd)
         _drain_folder(
             single, chosen, discarded, messages, trusts_folders=trusts_folders
         )
@@ -222,7 +225,7 @@ class Drains:
     def drain(self, folders: Sequence[RunFolder]) -> list[int]:
         """Drain *folders*, show how much is left, and return the exit codes of their processes.
 
-        Four at a time, since each process imports its trackers and needs their memory. Raises as
+        `AT_A_TIME`, since each process imports its trackers and needs their memory. Raises as
         `_drain_one`, once the other folders are done.
         """
         reports = ReportCache()
@@ -244,10 +247,10 @@ class Drains:
         Raises:
             OSError: No process or pipe can be made, as at a limit of the system.
         """
-        # Lines come by a pipe, because only this process knows where its bars are.
+        # Messages come by a pipe: only this process knows where its progress bars are.
         reads, writes = os.pipe()
         command = [sys.executable, "-c", _CODE, "drain", *self._options]
-        command += ["--folder", str(folder.path), "--reason-fd", str(writes)]
+        command += ["--folder", str(folder.path), "--messages-fd", str(writes)]
         try:
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, pass_fds=(writes,)
@@ -259,7 +262,7 @@ class Drains:
             # Else this process keeps the pipe open, and its end would never be read.
             os.close(writes)
         self._running.append(process)
-        # The signal may have come before this process was listed.
+        # `stop` may have been called before this process was listed.
         if self._stopped.is_set():
             process.terminate()
         reason = self._print_messages(reads)
@@ -312,7 +315,7 @@ def _amounts(
 class _Messages:
     """Sends lines of the process of one folder to the command that started it.
 
-    A line on stderr would be written across the bars of the command.
+    A line on stderr would be written across the progress bars of the command.
 
     Args:
         descriptor: Pipe to the command, or stderr.

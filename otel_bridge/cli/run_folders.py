@@ -30,8 +30,8 @@ def folders_of(directory: Path | None) -> list[RunFolder]:
     """Return the run folders of *directory*, or *directory* itself when it is a run folder.
 
     If it has none, and one directory in it has, like ``runs`` in the demo's directory, those are
-    returned. Empty without any, also if *directory* does not exist. ``None``: that of the
-    environment.
+    returned. Empty without any, also if *directory* does not exist. ``None``: ``OTEL_BRIDGE_DIR``,
+    or its default.
 
     Raises:
         ConfigError: The environment names a directory whose name is not UTF-8.
@@ -53,7 +53,7 @@ def folders_of(directory: Path | None) -> list[RunFolder]:
 
 
 def existing_folders(directory: Path | None, run: str | None = None) -> list[RunFolder]:
-    """Return `folders_of` *directory*; when there are none, print that. Every command does so.
+    """Return `folders_of` *directory*; when there are none, print that.
 
     Args:
         directory: Directory that the call names; ``None`` for the one of the environment, in which
@@ -79,11 +79,11 @@ def chosen_folders(directory: Path | None, run: str | None) -> list[RunFolder]:
 
     A beginning counts only where nothing is equal, and may match several: see `only_one`.
 
-    When the folder of the environment has no run, that is printed, and nothing is returned.
+    When the directory of the environment has no run, that is printed, and nothing is returned.
 
     Raises:
-        WrongCallError: The call names a folder or a run that is not there; the message lists the
-            runs that exist. Or *run* is empty.
+        WrongCallError: *run* is empty, or the call names a folder or a run that is not there; the
+            message lists the runs that exist.
         ConfigError: As in `folders_of`.
     """
     # An empty name would match every id, and some commands delete.

@@ -37,25 +37,26 @@ _LIVENESS_TIMEOUT_NS = int(LIVENESS_TIMEOUT_S.default * 1e9)
 def hold_life(folder: RunFolder, instance_id: str) -> RecordLock:
     """Create the life file of *instance_id* and lock it: this process is alive until the lock is released.
 
-    Without record locks only the file is written, and the lock that is returned is not held.
+    On a file system without record locks the file is written, and the returned lock is not held.
 
     The lock ends with the process, however it ends: a bridge on this machine sees a crash at once.
 
     Raises:
         JournalError: The file cannot be created or written, as on a full disk, or another process
-            holds it; this process does not hold it then.
+            holds its lock. This process does not hold the lock then.
     """
     lock = RecordLock(folder.life_path(instance_id))
     try:
         if not lock.acquire():
             raise JournalError(
-                f"{lock.path} is held by another process; every process needs an instance id"
+                f"{lock.path} is held by another process; "
+                "every process needs an instance id of its own"
             )
         lock.write(_facts())
     except LockUnsupportedError:
         _write_unlocked(lock.path)
     except BaseException:
-        # A lock that no segment belongs to would keep its file open until this process ends.
+        # The caller gets no lock, so nothing else would close its file.
         lock.release()
         raise
     return lock

@@ -406,11 +406,11 @@ def _file(name: str, signal: str, env: Mapping[str, str]) -> str | None:
 
 
 def _check_certificates(endpoint: Endpoint) -> None:
-    """Raise `ConfigError` when the files of TLS hold no certificates or no key that fits.
+    """Raise `ConfigError` when the files of TLS, which `_file` has opened, cannot be used.
 
-    Checked at start-up, where a person reads the error; each request would fail on it later.
+    They are checked at start-up, where a person reads the error: each request would fail later.
     """
-    # 12 ms of the start of every program and bridge, of which few have a certificate.
+    # The import takes 12 ms at the start of every program, of which few have a certificate.
     import ssl  # noqa: PLC0415
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

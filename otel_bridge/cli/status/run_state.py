@@ -105,21 +105,21 @@ class DirectoryUse:
     of_disk: bool = False
 
 
-def room_of(
+def directory_use(
     base: Path, env: Mapping[str, str], states: Iterable[RunState] = ()
 ) -> DirectoryUse:
     """Measure the directory of run folders; what cannot be read of it counts as 0.
 
-    Sizes of the folders in *states* are taken from there.
+    The folders of *states* are not measured again.
 
     Raises:
-        ConfigError: The limit of the directory cannot be read.
+        ConfigError: ``OTEL_BRIDGE_MAX_BYTES`` cannot be parsed.
     """
     max_bytes = settings.MAX_BYTES.read(env)
     measured = {Path(state.folder).name: state.total_bytes for state in states}
     used_bytes = bytes_below(str(base), measured)
     limit_bytes = Quota(base, max_bytes).limit_bytes(used_bytes)
-    return DirectoryUse(used_bytes, limit_bytes, limit_bytes < max_bytes)
+    return DirectoryUse(used_bytes, limit_bytes, of_disk=limit_bytes < max_bytes)
 
 
 class StateReader:

@@ -15,7 +15,7 @@ from otel_bridge.cli.status.run_state import (
     DirectoryUse,
     RunState,
     StateReader,
-    room_of,
+    directory_use,
 )
 from otel_bridge.journal.folder import RunFolder
 
@@ -59,7 +59,7 @@ def overview_of(
     states = [reader.read(folder) for folder in folders]
     room = None
     if os.path.isdir(base):
-        room = room_of(base, env, states)
+        room = directory_use(base, env, states)
     return Overview(str(base), states, room)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from otel_bridge.bridge.ledger.queries import LedgerView, open_view
 from otel_bridge.cli.status import run_state
-from otel_bridge.cli.status.run_state import KeptRecords, StateReader, room_of
+from otel_bridge.cli.status.run_state import KeptRecords, StateReader, directory_use
 from otel_bridge.cli.status.source import overview_of
 from otel_bridge.journal import report
 from otel_bridge.journal.folder import RunFolder, run_folders
@@ -116,7 +116,7 @@ def test_the_room_says_when_half_of_the_free_disk_is_the_limit(
 
     monkeypatch.setattr("otel_bridge.journal.quota.os.statvfs", disk)
 
-    room = room_of(tmp_path, {})
+    room = directory_use(tmp_path, {})
 
     assert (room.limit_bytes, room.of_disk) == (500, True)
 
