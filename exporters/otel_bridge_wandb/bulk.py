@@ -35,7 +35,7 @@ class BulkLogger:
         self._assign: Any = getattr(self._interface, "_assign", None)
         self._asyncer: Any = getattr(self._interface, "_asyncer", None)
         self._client: Any = getattr(self._interface, "_client", None)
-        self._able = None not in {
+        self._is_able = None not in {
             self._publish,
             self._assign,
             self._asyncer,
@@ -48,18 +48,19 @@ class BulkLogger:
     def __call__(self) -> Generator[None, None, None]:
         """Send the records of the block at its end, also when the block raises.
 
-        Rows that were logged before the error count as logged, so that they must be sent. Without
-        one of wandb's private parts nothing is held back: each row is sent as wandb sends it.
+        Rows that were logged before the error count as logged, so they must be sent. If that fails,
+        its error replaces that of the block: all of the block is due again. Without one of wandb's
+        private parts nothing is held back: each row is sent as wandb sends it.
 
         Raises:
             RetryableError: The records could not be sent; it is unknown which of them arrived.
             BlockedError: wandb reports that a person must act.
         """
-        if not self._able:
+        if not self._is_able:
             yield
             return
         self._owner = threading.get_ident()
-        # run.log and define_metric end there, so that their records stay in one order.
+        # run.log and define_metric both publish by it, so that their records stay in one order.
         self._interface._publish = self._keep
         try:
             yield

@@ -38,7 +38,7 @@ def kill_writer(
         calls: One list of placed records of one kind a call.
 
     Raises:
-        AssertionError: The process ended otherwise; its error is on standard error.
+        AssertionError: The process was not killed; its error is on standard error.
     """
     # A new interpreter, because this one has imported the tracker and runs its threads.
     process = multiprocessing.get_context("spawn").Process(
@@ -82,9 +82,9 @@ def load_target(target: str) -> Exporter:
     """Return the exporter at ``module:attribute``.
 
     Raises:
-        TypeError: Something else is there.
+        TypeError: The attribute is not an exporter.
         ImportError: The module cannot be imported.
-        AttributeError: It has no such attribute.
+        AttributeError: The module has no such attribute.
     """
     exporter: object = resolve_name(target)
     if not isinstance(exporter, Exporter):

@@ -1,10 +1,10 @@
 """Records which history line of the run holds which records: from "the server has n lines" follows "durable up to p".
 
 Every ``run.log`` is one line, and lines arrive in order. Before records are logged, their lines are
-stored in the memory. After a kill the server's line count shows which lines arrived, and the next
-line continues after them. An increment of a table is one line too, but its rows are in an artifact
-that is uploaded separately. The increment stays *pending* until the artifact is committed. When its
-writer ends before that, its rollouts are *lost* and sent again.
+stored in the writer's memory. After a kill the server's line count shows which of them arrived, and
+the next line continues after them. An increment of a table is one line too, but its rows are in an
+artifact that is uploaded separately. The increment stays *pending* until the artifact is committed.
+When its writer ends before that, its rollouts are *lost* and sent again.
 """
 
 from __future__ import annotations
@@ -76,12 +76,10 @@ class LineLedger:
         self._oldest = oldest
         self._entries: deque[LineEntry] = deque()
         self._pending: list[LineEntry] = []
-        self._stale: list[
-            LineEntry
-        ] = []  # increments to be replaced by ones that are sent again
-        self._lost: dict[
-            Position, LineEntry
-        ] = {}  # their records, until logged again, and as what they were sent last
+        self._stale: list[LineEntry] = []
+        """Lost increments, until their records are committed in other ones."""
+        self._lost: dict[Position, LineEntry] = {}
+        """Record of a lost increment, until it is logged again, to the increment."""
         self._held, self._position = _read_held(memory)
         # Zero as well: a user deleted the run, and all that is still here is sent again.
         if server_lines == 0 or server_lines < self._held:
@@ -138,14 +136,14 @@ class LineLedger:
     def announce(
         self, positions: Sequence[Position], table: str = "", now_unix_ms: int = 0
     ) -> None:
-        """Store in the memory that lines follow: one per position, or one increment of *table* with all of them.
+        """Store in the memory that lines follow: one for each record, or one increment of *table*.
 
-        Stored before they are logged: after a kill the server's count then shows which of them
-        arrived.
+        Called before they are logged: after a kill the server's count of lines then shows which of
+        them arrived. *now_unix_ms* matters for an increment alone.
         """
         sent = 0
         for position in self._lost.keys() & set(positions):
-            # Rows are never lost: only records of an increment are here.
+            # Only records of increments are lost: a row arrives with its line.
             sent = max(sent, self._lost[position].sent)
         self._put(
             LineEntry(
@@ -158,10 +156,9 @@ class LineLedger:
         )
 
     def logged(self, count: int, now_unix_ms: int = 0) -> None:
-        """Note that *count* of the lines just announced were logged and the rest will not be.
+        """Note that *count* of the lines just announced were logged, and the rest will not be.
 
-        Their numbers are free then, and the memory forgets them: else they would be awaited for
-        ever.
+        The memory forgets the rest, whose numbers are free: else it would be awaited for ever.
         """
         entry = self._entries[-1]
         self.next = entry.start + count
@@ -192,7 +189,7 @@ class LineLedger:
 
         A smaller number than before changes nothing.
 
-        An increment whose line is held becomes pending, because its rows are in an artifact.
+        An increment whose line the server holds becomes pending: its rows are in an artifact.
         """
         popped = False
         while self._entries and self._entries[0].end <= server_lines:
