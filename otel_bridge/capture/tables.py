@@ -164,9 +164,9 @@ class RolloutTable:
     ) -> None:
         """Append one sample to the lists of `log_generations`.
 
-        What its columns do not mean is a fact of it. Each list gets one entry, ``None`` where the
-        cell is empty or not a number: the lists are parallel. With one reward column its value is
-        the reward; of several each is a part.
+        A cell that cannot be what its column is counts as a fact of the sample. Each list gets one
+        entry, ``None`` where the cell is empty or not a number: the lists are parallel. With one
+        reward column its value is the reward; of several each is a part.
         """
         values: dict[str, Any] = {}
         rewards: dict[str, Any] = {}
@@ -303,7 +303,7 @@ def _reward_columns(
     return of_functions or [
         index
         for index in facts
-        if _numbers(rows, index) and not _NOT_REWARD.fullmatch(names[index])
+        if _has_numbers(rows, index) and not _NOT_REWARD.fullmatch(names[index])
     ]
 
 
@@ -331,7 +331,7 @@ def _wide_samples(names: Sequence[str]) -> tuple[list[_Sample], list[str]]:
     Such as ``input_1``, ``output_1``, ``score_1``, ``input_2``, …. Columns of no sample are facts,
     or the step, of every one.
 
-    No sample where no number has the columns of one. Only columns with such a name are rewards.
+    Without samples if no number has the columns of one. Rewards are recognised by their names only.
     """
     numbered: dict[str, list[int]] = {}
     stems = list(names)
@@ -407,7 +407,7 @@ def _is_text(cell: Any) -> bool:
     return isinstance(cell, str) or is_message(cell)
 
 
-def _numbers(rows: Sequence[Sequence[Any]], index: int) -> bool:
+def _has_numbers(rows: Sequence[Sequence[Any]], index: int) -> bool:
     """Return whether a column has numbers only, and at least one: it may be a reward.
 
     Strings of digits do not count: a reward function returns numbers.

@@ -422,7 +422,6 @@ def _other_server(folder: RunFolder) -> str:
     (``takeover``). Raises as `service_of`.
     """
     holder = _remote_holder(folder)
-    # Without a heartbeat within a minute it no longer runs.
     if holder and time.time() - holder.heartbeat_unix_ns / 1e9 < _FRESH_S:
         return (
             f"a bridge on {holder.host} serves this folder; "

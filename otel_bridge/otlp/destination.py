@@ -190,11 +190,9 @@ def host(env: Mapping[str, str]) -> str:
 
 
 def note(signals: Collection[str], env: Mapping[str, str]) -> str:
-    """Return what a person should know of the destination of *signals* when a run begins.
+    """Return a hint on the destination of *signals* for the first lines of a run; empty without one.
 
-    Empty for nothing.
-
-    It is a hint in the first lines of a run: neither case is an error, but each surprises.
+    Signals that are not sent, and HTTP to the port of gRPC, surprise but are not errors.
     """
     sent = signals_sent(env)
     unsent: list[str] = []

@@ -184,14 +184,14 @@ class StateReader:
         return RunState(
             folder.run_id,
             str(folder.path),
-            served,
-            report,
-            _sizes(scan),
-            kept_records,
-            since_ns,
-            unread,
-            refused,
-            unseen,
+            bridge_alive=served,
+            report=report,
+            bytes=_sizes(scan),
+            held=kept_records,
+            held_since_unix_ns=since_ns,
+            unread_bytes=unread,
+            refused=refused,
+            unseen_senders=unseen,
         )
 
     def _read_ledger(

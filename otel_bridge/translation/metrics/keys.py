@@ -384,13 +384,13 @@ class StepAxes:
         """
         if step is None:
             return Row(
-                id_,
-                role,
-                None,
-                None,
-                time_unix_ns,
-                self.admit(values, None),
-                self.steps(),
+                id=id_,
+                role=role,
+                step=None,
+                axis=None,
+                time_unix_ns=time_unix_ns,
+                values=self.admit(values, None),
+                steps=self.steps(),
             )
         axis = axis_of(role)
         attempt = process.attempts.get(axis) or self.attempt(process, axis, step)
