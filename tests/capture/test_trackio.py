@@ -13,6 +13,7 @@ import pytest
 
 from otel_bridge.emit.config.capture_env import capture_variables
 from otel_bridge.journal.folder import run_folders
+from support.trackers import trackio_store
 from support.trainers.command_runs import (
     PYTHON,
     call,
@@ -236,7 +237,7 @@ def test_a_trace_or_step_that_cannot_be_read_costs_nothing_else(tmp_path: Path) 
 
 
 def test_media_arrive_in_the_form_of_otel_bridge(tmp_path: Path) -> None:
-    if not hasattr(pytest.importorskip("trackio"), "Html"):
+    if not hasattr(trackio_store.package(), "Html"):
         pytest.skip("this version of trackio has no Html")
     code = """
     import numpy as np, trackio
