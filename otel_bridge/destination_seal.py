@@ -140,7 +140,7 @@ def _state_folder() -> Path:
 def _make_key(path: Path) -> None:
     """Store a new key; of two processes that do so at once the first one's stays.
 
-    Raises `OSError` where the folder takes no files. The file gets its name once it is whole, so
+    Raises `OSError` where the folder takes no files or hard links. The file gets its name once it is whole, so
     that no process reads half a key.
     """
     temporary = path.with_name(f"{path.name}.{os.urandom(8).hex()}")

@@ -120,7 +120,7 @@ def _notify_what_is_not_shared(run: RunInfo, settings: WandbSettings) -> None:
         )  # fmt: skip
 
 
-def _warn_of_resume(resume: str) -> None:
+def _warn_of_ignored_resume(resume: str) -> None:
     """Warn that shared mode ignores "never" and "must".
 
     Which machine comes first is chance, so that each would block one of them.
@@ -175,7 +175,7 @@ def _open_shared(
         RetryableError: As `_open_online`.
     """
     require_safe_sharing(str(wandb.__version__))
-    _warn_of_resume(resume_of(run, settings))
+    _warn_of_ignored_resume(resume_of(run, settings))
     sharing_now = sharing
     if became_primary(memory) and sharing.primary in sharing.roles:
         sharing_now = dataclasses.replace(sharing, primary="1")
@@ -192,7 +192,7 @@ def _open_shared(
             PrefixedMemory(memory, f"own/{suffix}/"),
         )
 
-    # It closes the main run when its own opening fails.
+    # `SharedWriter` closes the main run if it cannot open another.
     return SharedWriter(
         sharing,
         _open_online(wandb, run, shared, memory),

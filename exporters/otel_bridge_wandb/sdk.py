@@ -381,17 +381,17 @@ def _in_netrc(base_url: str) -> bool:
 
 @contextmanager
 def staging_in(folder: Path) -> Generator[None, None, None]:
-    """Let wandb put the files of an increment into *folder*, not into the user's home, unless the user names a folder.
+    """Let wandb put the files of media and tables into *folder*, unless the user names another one.
 
-    An offline directory is then whole, and its deletion deletes all of it. wandb reads the variable
+    They are not in the user's home then. An offline directory is then whole, and its deletion deletes all of it. wandb reads the variable
     at each use (``get_data_dir`` in wandb/env.py) and has no setting for it. Another run that loads
     wandb, or stages files, waits until the block ends.
     """
-    if os.environ.get("WANDB_DATA_DIR"):
-        yield
-        return
     with _LOCK:
-        # Under the lock, because the variable is of the whole process.
+        # Under the lock: the variable is of the whole process, and may be another run's.
+        if os.environ.get("WANDB_DATA_DIR"):
+            yield
+            return
         os.environ["WANDB_DATA_DIR"] = str(folder)
         try:
             yield

@@ -249,7 +249,7 @@ class ExporterSelection:
         """Return whether no exporter is chosen, so that all records are kept.
 
         The webhook, which takes alerts only, counts as an exporter where a process of the run
-        requested it.
+        requested any.
         """
         names = set(self.workers.names)
         return not names or (names == {WEBHOOK} and not set(self.requested.names))

@@ -128,7 +128,7 @@ class Measurements:
         self._threads: dict[_Request, MeasuringThread] = {}
         self._counted: dict[_Request, int] = {}
         self._roles: Mapping[int, str] = {}
-        self._line_s = 0.0
+        self._line_s = float("-inf")
 
     def measure_if_due(self, living: Iterable[SegmentHeader]) -> bool:
         """Begin or stop as the *living* processes request, append what was measured.

@@ -15,7 +15,7 @@ from otel_bridge.emit.drop_reasons import drop_lines
 from otel_bridge.errors import ConfigError, any_error_but_signals
 from otel_bridge.exporter import OTLP
 from otel_bridge.journal.folder import RunFolder
-from otel_bridge.journal.report import Report, sampled_out_lines, view_links
+from otel_bridge.journal.report import Report, left_out_lines, view_links
 from otel_bridge.settings import QUIET, environment
 from otel_bridge.text.command_line import command_line
 from otel_bridge.text.counts import counted
@@ -276,4 +276,4 @@ def degraded(report: Report) -> Sequence[str]:
     sentences: dict[str, None] = {}
     for exporter in report.exporters.values():
         sentences |= dict.fromkeys(exporter.degraded)
-    return [*sentences, *sampled_out_lines(report)]
+    return [*sentences, *left_out_lines(report)]

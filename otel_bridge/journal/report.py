@@ -305,7 +305,7 @@ def _understood(raw: object) -> Report | None:
         return None
 
 
-def sampled_out_lines(report: Report) -> list[str]:
+def left_out_lines(report: Report) -> list[str]:
     """Return one line for each reason for which an exporter left something out."""
     lines: list[str] = []
     for name, exporter in report.exporters.items():

@@ -116,9 +116,9 @@ def _of_text(text: str, role: str) -> list[object]:
 
 
 def is_message(entry: object) -> bool:
-    """Return whether *entry* certainly is a message: it has a role, or a type that says one, and content.
+    """Return whether *entry* certainly is a message.
 
-    What reading it raises is raised.
+    It says its role and has content or parts, or it is an item of one part. What reading it raises is raised.
     """
     if _pair(entry) is not None:
         return True

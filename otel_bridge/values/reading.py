@@ -124,7 +124,7 @@ def items_of(values: Iterable[object], limit: int) -> list[object]:
     """
     try:
         if _is_column(values) and hasattr(values, "to_pylist"):
-            # The entries of pyarrow are scalars of its own, whose text hides what is missing.
+            # The entries of pyarrow are scalars of its own, and the text of a missing one is "None".
             column = cast("Any", values)[:limit]
             return cast("list[object]", column.to_pylist())
         return list(islice(values, limit))

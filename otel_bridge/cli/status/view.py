@@ -30,7 +30,7 @@ from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.report import (
     ExporterReport,
     Report,
-    sampled_out_lines,
+    left_out_lines,
     view_links,
 )
 from otel_bridge.records import AXIS, axis_of
@@ -80,14 +80,14 @@ def _undelivered(state: RunState) -> Iterator[str]:
 
 
 def warnings(report: Report) -> Sequence[str]:
-    """Return one line for each problem of a tracker, each reason of drops, and missing rows.
+    """Return one line for each thing that was lost, is held up, or is not recorded.
 
-    Empty if nothing was lost or is held up: `demo` takes any line as a failure.
+    Empty without any: `demo` takes any line as a failure.
     """
     lines: list[str] = []
     for name, exporter in report.exporters.items():
         lines += _warnings_of(name, exporter)
-    lines += sampled_out_lines(report)
+    lines += left_out_lines(report)
     if report.lacks_exporter:
         lines.append(
             f"no exporter is chosen, and {records_waiting(report.position)} for one"

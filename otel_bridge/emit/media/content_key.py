@@ -72,7 +72,7 @@ class _ContentReader(PlainReader):
     def _described(self, value: object) -> Json:
         """Return the key that an object has of its own, or a digest of its bytes or pixels.
 
-        A record only describes such an object. Any other one has the key of its description.
+        Of any other object the key is its description, as of a record.
         """
         key = None if self._own_key is None else self._own_key(value)
         if key is not None:

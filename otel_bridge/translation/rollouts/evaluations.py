@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
+from operator import itemgetter
 
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
@@ -296,6 +297,8 @@ class Evaluations:
             if entry is not None:
                 entry.is_pending = True
                 self._store(key, entry)
+        # In the order of arrival, on which `overdue` relies.
+        self._pending = dict(sorted(self._pending.items(), key=itemgetter(1)))
 
     def settle(self, trace_id: str) -> None:
         """Note that the rollout was emitted with its values.

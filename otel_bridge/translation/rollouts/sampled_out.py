@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from math import isfinite
-from struct import unpack
+from struct import error, unpack
 
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
@@ -161,7 +161,7 @@ def _unpacked(value: Json, kind: str, number: int) -> Sequence[float | None]:
     Packed, because a step may have thousands of rollouts, and an attribute value is a text.
     """
     if isinstance(value, str) and len(value) == 16 * number:
-        # Else a text of another producer.
-        with suppress(ValueError):
+        # Else a text of another producer: of other digits, or with spaces, which `fromhex` skips.
+        with suppress(ValueError, error):
             return unpack(f"<{number}{kind}", bytes.fromhex(value))
     return [None] * number

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import textwrap
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from otel_bridge.testing.samples import run_info
 from otel_bridge_wandb import exporter
 from otel_bridge_wandb.offline import store
 from otel_bridge_wandb.offline.store import OfflineStore
+from otel_bridge_wandb.sdk import staging_in
 from otel_bridge_wandb.settings import WandbSettings
 from support.bridge.bridge_doubles import refused
 from support.trackers.wandb_offline import offline_directories, read_offline_run
@@ -43,6 +46,30 @@ def run(tmp_path: Path) -> RunInfo:
 @pytest.fixture
 def settings(tmp_path: Path) -> WandbSettings:
     return WandbSettings.from_environment(OFFLINE, tmp_path)
+
+
+def test_two_runs_that_stage_files_each_have_their_own_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("WANDB_DATA_DIR", raising=False)
+    seen: list[str | None] = []
+    begun = threading.Event()
+
+    def stage_second() -> None:
+        begun.set()
+        with staging_in(tmp_path / "second"):
+            seen.append(os.environ.get("WANDB_DATA_DIR"))
+
+    second = threading.Thread(target=stage_second)
+    with staging_in(tmp_path / "first"):
+        second.start()
+        begun.wait()
+        second.join(0.2)
+        seen.append(os.environ.get("WANDB_DATA_DIR"))
+    second.join()
+
+    assert seen == [str(tmp_path / "first"), str(tmp_path / "second")]
+    assert "WANDB_DATA_DIR" not in os.environ
 
 
 def rows(count: int) -> list[Row]:

@@ -206,8 +206,11 @@ def left_out(
     seq: int = 1,
     split: str = "train",
     ids: str = "",
+    rewards: str = "",
 ) -> LogRecord:
     more = {"rl.rollouts.ids": ids} if ids else {}
+    if rewards:
+        more["rl.rollouts.rewards"] = rewards
     return LogRecord(
         time_unix_nano=NOW,
         event_name="rl.rollouts",

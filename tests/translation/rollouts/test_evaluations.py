@@ -322,6 +322,35 @@ def test_a_value_of_a_trace_of_which_only_messages_come_is_sent_by_itself(
     assert bench.counted() == {"event/no_span": 1, "evaluation/no_rollout": 1}
 
 
+def test_a_value_of_a_trace_of_which_only_messages_came_is_not_overtaken_by_a_younger_one() -> (
+    None
+):
+    bench = Bench(trace_timeout_ns=600 * sample.SECOND)
+    bench.evaluate(sample.evaluation("a", "reward", 0.5))
+    message = sample.message_event("a", 2)
+    bench.rollouts.content(sample.FOREIGN, "i2", message, bench.now)
+    bench.after(300)
+    bench.evaluate(sample.evaluation("b", "reward", 1.0))
+
+    first = [*bench.after(300), *bench.after(1)]
+    second = bench.after(300)
+
+    assert [value.value for value in late_in(first)] == [0.5]
+    assert [value.value for value in late_in(second)] == [1.0]
+
+
+@pytest.mark.parametrize("spoil", ["zz" * 16, " " * 32])
+def test_facts_of_left_out_rollouts_that_are_no_hex_digits_give_none(
+    spoil: str,
+) -> None:
+    bench = Bench()
+    sums = {"count": 2, "sum": 1.0, "sum_squares": 1.0, "min": 0.0, "max": 1.0}
+
+    bench.leave_out(sample.left_out(3, {"": sums}, 2, ids="r0\nr1", rewards=spoil))
+
+    assert bench.counted("sampled_out/") == {"rollout": 2}
+
+
 def test_values_for_a_trace_that_is_not_a_rollout_are_counted() -> None:
     bench = Bench(trace_grace_ns=2 * sample.SECOND)
     bench.evaluate(sample.evaluation("http", "reward", 1.0))
