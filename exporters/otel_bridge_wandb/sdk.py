@@ -383,7 +383,7 @@ def _in_netrc(base_url: str) -> bool:
 def staging_in(folder: Path) -> Generator[None, None, None]:
     """Let wandb put the files of media and tables into *folder*, unless the user names another one.
 
-    They are not in the user's home then. An offline directory is then whole, and its deletion deletes all of it. wandb reads the variable
+    An offline directory is then whole, and its deletion deletes all of it. wandb reads the variable
     at each use (``get_data_dir`` in wandb/env.py) and has no setting for it. Another run that loads
     wandb, or stages files, waits until the block ends.
     """
