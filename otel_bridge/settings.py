@@ -206,6 +206,12 @@ LAUNCHER_EXPORTERS = Setting(
     table_of_names,
     "Internal: set by `otel-bridge run` for its children: its exporters by signal, e.g. metrics=mlflow;traces=trackio.",
 )
+LAUNCHER_DESTINATIONS = Setting(
+    "OTEL_BRIDGE_LAUNCHER_DESTINATIONS",
+    "",
+    text,
+    "Internal: set by `otel-bridge run` for its children: where its exporters deliver, as JSON.",
+)
 LAUNCHER_NEW = Setting(
     "OTEL_BRIDGE_LAUNCHER_NEW",
     "",

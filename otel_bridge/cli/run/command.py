@@ -140,7 +140,9 @@ def command(
     host.start()
     if line := replaced_trackers(capture, choice):
         _notify(line)
-    child_env = child_environment(env, identity, choice, base, receiver)
+    child_env = child_environment(
+        env, identity, choice, base=base, cwd=cwd, receiver=receiver
+    )
     try:
         child = Child(cmd, child_env | table.environment)
     except NotStartedError:

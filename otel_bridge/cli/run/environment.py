@@ -12,11 +12,12 @@ from otel_bridge.cli.environment import OF_SIGNALS
 from otel_bridge.cli.run.receiver import LauncherReceiver
 from otel_bridge.emit.config.capture_env import capture_variables, refuse_twice
 from otel_bridge.emit.config.child_env import NO_SYSTEM_METRICS, launcher_environment
-from otel_bridge.emit.config.exporters import RequestedDestinations
+from otel_bridge.emit.config.exporters import RequestedDestinations, every_destination
 from otel_bridge.emit.config.identity import Identity, new_end, resource_attributes
 from otel_bridge.errors import ConfigError
-from otel_bridge.exporter import NONE, SIGNALS
+from otel_bridge.exporter import NONE, OTLP, SIGNALS
 from otel_bridge.otlp.proxies import direct_variables
+from otel_bridge.values.mappings import without
 
 MLFLOW_KEEPS_TRACES = ("MLFLOW_TRACE_ENABLE_OTLP_DUAL_EXPORT", "true")
 """Makes MLflow export its spans to its own store as well as to OTLP (mlflow 3.6 and later)."""
@@ -31,7 +32,9 @@ def child_environment(
     env: Mapping[str, str],
     identity: Identity,
     choice: RequestedDestinations,
+    *,
     base: Path,
+    cwd: Path,
     receiver: LauncherReceiver,
 ) -> dict[str, str]:
     """Return the children's environment: launcher, run name, and this receiver as OTLP endpoint.
@@ -65,7 +68,7 @@ def child_environment(
     if not any(name.startswith("OTEL_EXPORTER_OTLP_") for name in env):
         # MLflow sends its own traces to an OTLP endpoint instead of its store: keep both.
         child.setdefault(*MLFLOW_KEEPS_TRACES)
-    child |= _exporter_variables(choice)
+    child |= _exporter_variables(choice, env, cwd)
     attributes = {
         **resource_attributes(env),
         semconv.PROJECT: identity.project,
@@ -84,19 +87,24 @@ def child_environment(
     return child | direct_variables(env, receiver.host) | receiver.environment
 
 
-def _exporter_variables(choice: RequestedDestinations) -> dict[str, str]:
-    """Return the variables by which the children get the launcher's exporters.
+def _exporter_variables(
+    choice: RequestedDestinations, env: Mapping[str, str], cwd: Path
+) -> dict[str, str]:
+    """Return the variables by which the children get the launcher's exporters, and where these deliver.
 
-    Without a choice the launcher names none, and each child's own choice counts.
+    Without a choice the launcher names none, and each child's own choice counts; it is delivered
+    where the launcher's variables lead.
     """
     if choice.names:
-        return launcher_environment(choice.by_signal)
+        # The children's endpoint of ``otlp`` is this launcher's receiver.
+        destinations = without(choice.destinations, {OTLP})
+        return launcher_environment(choice.by_signal, destinations)
     # ``none`` is passed on, or a child's own variables would choose exporters.
     if choice.refused:
         return launcher_environment(dict.fromkeys(SIGNALS, (NONE,)))
     # Each child's own choice counts.
     return {
-        **launcher_environment(choice.by_signal),
+        **launcher_environment(choice.by_signal, every_destination(env, cwd)),
         settings.LAUNCHER_EXPORTERS.name: "",
     }
 

@@ -20,7 +20,12 @@ from pathlib import Path
 from otel_bridge.emit.config.capture_env import is_capture_folder, without_capture
 from otel_bridge.errors import JournalError
 from otel_bridge.journal.folder import RunFolder
-from otel_bridge.settings import LAUNCHER, LAUNCHER_EXPORTERS, NO_BRIDGE
+from otel_bridge.settings import (
+    LAUNCHER,
+    LAUNCHER_DESTINATIONS,
+    LAUNCHER_EXPORTERS,
+    NO_BRIDGE,
+)
 
 _INTERPRETER = re.compile(r"(python|pypy)[0-9.]*t?(\.exe)?", re.IGNORECASE)
 _AUTO_INSTRUMENTATION = os.path.join(
@@ -44,6 +49,7 @@ _DROPPED = frozenset(
         "LOCAL_WORLD_SIZE",
         LAUNCHER.name,
         LAUNCHER_EXPORTERS.name,
+        LAUNCHER_DESTINATIONS.name,
     }
 )
 # `opentelemetry-instrument` would load its SDK in the bridge through PYTHONPATH.

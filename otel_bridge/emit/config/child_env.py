@@ -6,16 +6,25 @@ reverts `set`.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Mapping, MutableMapping, Sequence
+from typing import cast
 
 from otel_bridge.emit.config.capture_env import inherited_capture
 from otel_bridge.errors import ConfigError
 from otel_bridge.exporter import OTLP, SIGNALS
 from otel_bridge.journal.machine import start_ticks
 from otel_bridge.otlp import destination
-from otel_bridge.settings import EXPORTERS, LAUNCHER, LAUNCHER_EXPORTERS, NEW_RUN, TOKEN
+from otel_bridge.settings import (
+    EXPORTERS,
+    LAUNCHER,
+    LAUNCHER_DESTINATIONS,
+    LAUNCHER_EXPORTERS,
+    NEW_RUN,
+    TOKEN,
+)
 
 
 class ChildEnvironment:
@@ -171,9 +180,18 @@ def launcher_alive(env: Mapping[str, str]) -> bool:
     return int(started) > 0 and start_ticks(int(pid)) == int(started)
 
 
-def launcher_environment(exporters: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
-    """Return the variables that describe this process, as a launcher, and its exporters to its children."""
+def launcher_environment(
+    exporters: Mapping[str, tuple[str, ...]],
+    destinations: Mapping[str, Mapping[str, str]] | None = None,
+) -> dict[str, str]:
+    """Return the variables that describe this process, as a launcher, and its exporters to its children.
+
+    Args:
+        exporters: Signal to the exporters that it chose.
+        destinations: Exporter to the variables that name its destination, without credentials.
+    """
     return {
+        LAUNCHER_DESTINATIONS.name: json.dumps(destinations or {}),
         LAUNCHER.name: launcher_mark(),
         LAUNCHER_EXPORTERS.name: ";".join(
             f"{signal}={','.join(exporters.get(signal, ()))}" for signal in SIGNALS
@@ -190,3 +208,17 @@ def launcher_exporters(env: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
     if not chosen:
         return dict.fromkeys(SIGNALS, EXPORTERS.read(env))
     return {**dict.fromkeys(SIGNALS, ()), **chosen}
+
+
+def launcher_destinations(env: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """Return the variables that name the launcher's destinations, by exporter.
+
+    Empty without any, and where something else than a launcher has set the variable.
+    """
+    try:
+        destinations: object = json.loads(LAUNCHER_DESTINATIONS.read(env) or "{}")
+    except ValueError:
+        return {}
+    if isinstance(destinations, dict):
+        return cast("dict[str, dict[str, str]]", destinations)
+    return {}

@@ -6,18 +6,23 @@ never later.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 
-from otel_bridge.emit.config.child_env import launcher_exporters
+from otel_bridge.emit.config.child_env import (
+    launcher_destinations,
+    launcher_exporters,
+)
 from otel_bridge.emit.config.run_request import texts_of
 from otel_bridge.errors import ConfigError
 from otel_bridge.exporter import (
     NONE,
     OTLP,
     SIGNALS,
+    Exporter,
     ExporterSettings,
     available,
     described,
@@ -34,6 +39,7 @@ from otel_bridge.settings import (
     content_of,
     names,
 )
+from otel_bridge.values.mappings import without
 
 SETTING_BY_SIGNAL = {
     "metrics": METRICS_EXPORTER,
@@ -94,9 +100,9 @@ def choose(
 ) -> RequestedDestinations:
     """Choose and check the exporters.
 
-    A launcher's choice applies to all its children. ``otlp`` is not loaded: it has no writer, and
-    its variables are OpenTelemetry's. A launcher has checked those itself, and its children's lead
-    to its receiver.
+    A launcher's choice applies to all its children, and so do its destinations. ``otlp`` is not
+    loaded: it has no writer, and its variables are OpenTelemetry's. A launcher has checked those
+    itself, and its children's lead to its receiver.
 
     Args:
         argument: ``init(exporters=)``: ``None``, a text (``"trackio,otlp"``) or several.
@@ -127,7 +133,7 @@ def choose(
     destinations: dict[str, Mapping[str, str]] = {}
     for name in choice.names:
         if name != OTLP:
-            settings[name] = find(name).read_settings(env, cwd)
+            settings[name] = _settings_of(find(name), name, env, cwd, launched=launched)
             destinations[name] = destination_of(settings[name])
     # The launcher checked and announces its own, and the children's lead to its receiver.
     if OTLP in choice.names and not launched:
@@ -139,6 +145,45 @@ def choose(
         settings=settings,
         message_content=_content_limits(choice.names, env),
     )
+
+
+def _settings_of(
+    exporter: Exporter, name: str, env: Mapping[str, str], cwd: Path, *, launched: bool
+) -> ExporterSettings:
+    """Return the settings of an exporter; under a launcher those that name its destination.
+
+    The launcher delivers by the variables and in the working folder of its own start, whatever the
+    program has changed since.
+
+    Raises:
+        ConfigError: A setting cannot be used.
+    """
+    settings = exporter.read_settings(env, cwd)
+    if not launched:
+        return settings
+    own_variables = destination_of(settings)
+    variables = launcher_destinations(env).get(name, own_variables)
+    if variables == own_variables:
+        return settings
+    # Without its own: another variable of the program might go before the launcher's.
+    return exporter.read_settings({**without(env, own_variables), **variables}, cwd)
+
+
+def every_destination(
+    env: Mapping[str, str], cwd: Path
+) -> dict[str, Mapping[str, str]]:
+    """Return where each exporter would deliver, for a launcher whose children choose their exporters.
+
+    Without ``otlp``, and without those whose settings cannot be read: a child that chooses one of
+    them gets the error.
+    """
+    destinations: dict[str, Mapping[str, str]] = {}
+    for name in available():
+        if name != OTLP:
+            with contextlib.suppress(ConfigError):
+                settings = described(name).read_settings(env, cwd)
+                destinations[name] = destination_of(settings)
+    return destinations
 
 
 def variables_of_choice(argument: object, env: Mapping[str, str]) -> dict[str, str]:

@@ -377,6 +377,25 @@ def test_the_launchers_exporters_go_before_those_of_a_child(tmp_path: Path) -> N
     assert set(report_of(runs(tmp_path)).exporters) == {"file"}
 
 
+@pytest.mark.parametrize("options", [(), ("--exporters", "trackio")])
+def test_a_program_that_names_another_destination_is_shown_the_launchers(
+    tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    code = (
+        "import os; os.environ['TRACKIO_DIR'] = '/tmp/of-the-program'; import otel_bridge;"
+        " otel_bridge.init(exporters='trackio').log({'loss': 0.5}, step=1)"
+    )
+    env = {**environment(tmp_path), "TRACKIO_DIR": str(tmp_path / "of-the-launcher")}
+
+    done = otel_bridge(
+        "run", *options, "--", "python", "-c", code, cwd=tmp_path, env=env
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert f"trackio: TRACKIO_DIR={tmp_path}/of-the-launcher" in done.stderr
+    assert "of-the-program" not in done.stderr
+
+
 def test_none_for_the_launcher_is_none_for_its_children(tmp_path: Path) -> None:
     code = "import otel_bridge; otel_bridge.init(role='trainer', exporters='file').log({'loss': 0.5}, step=1)"
 

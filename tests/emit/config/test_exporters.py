@@ -13,6 +13,7 @@ from otel_bridge.emit.config.child_env import (
 from otel_bridge.emit.config.exporters import (
     RequestedDestinations,
     choose,
+    every_destination,
     variables_of_choice,
 )
 from otel_bridge.errors import ConfigError
@@ -151,6 +152,33 @@ def test_a_launcher_that_reports_no_signals_chooses_for_all() -> None:
     assert chosen(None, {"OTEL_BRIDGE_EXPORTERS": "file"}, launched=True) == everywhere(
         "file"
     )
+
+
+def test_under_a_launcher_its_destinations_apply_whatever_the_program_has_set_since() -> (
+    None
+):
+    launcher_env = {"TRACKIO_DIR": "/launcher"}
+    destinations = choose("trackio", launcher_env, _CWD).destinations
+    env = {
+        **launcher_env,
+        **launcher_environment(everywhere("trackio"), destinations),
+        "TRACKIO_SPACE_ID": "someone/space",
+    }
+
+    launched = choose(None, env, Path("/elsewhere"), launched=True)
+    alone = choose("trackio", env, _CWD)
+
+    assert launched.destinations == {"trackio": {"TRACKIO_DIR": "/launcher"}}
+    assert alone.destinations == {"trackio": {"TRACKIO_SPACE_ID": "someone/space"}}
+
+
+def test_a_launcher_without_exporters_names_where_each_would_deliver() -> None:
+    env = {"TRACKIO_DIR": "/launcher", "WANDB_MODE": "neither of its modes"}
+
+    destinations = every_destination(env, _CWD)
+
+    assert destinations["trackio"] == {"TRACKIO_DIR": "/launcher"}
+    assert not {"wandb", "otlp"} & set(destinations)
 
 
 def test_a_launcher_lives_while_its_pid_and_start_time_are_those_it_said() -> None:
