@@ -22,6 +22,7 @@ MEANING: Mapping[str, str] = {
     "point/alternating": "values that two producers without an id send by turns: give each a service.instance.id",
     "ranks/late": "rows of ranks for steps that are forgotten",
     "row/incomplete": "parts of rows that did not arrive within 10 s",
+    "segment_gaps": "stretches of segments, or whole segments, that cannot be read; records may be missing",
     "span/late": "spans of rollouts that were shown already",
     "tokens/evicted": "halves of token figures beyond OTEL_BRIDGE_TOKEN_BYTES",
     "tokens/late": "token figures of steps after which 64 came",

@@ -19,7 +19,7 @@ import time
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import cast
+from typing import NamedTuple, cast
 
 import orjson
 
@@ -75,6 +75,19 @@ class LockHolder:
     host: str
     boot_id: str
     heartbeat_unix_ns: int
+
+
+class SegmentListing(NamedTuple):
+    """Holds what has the name of a segment in a run folder.
+
+    Attributes:
+        files: The regular files.
+        without_content: Names of empty files and of what is no regular file. Something has replaced
+            or cut a segment, or only looks like one.
+    """
+
+    files: list[SegmentFile]
+    without_content: list[str]
 
 
 class RunFolder:
@@ -264,7 +277,15 @@ class RunFolder:
         Empty when the folder does not exist. What is not a regular file with the name of a segment
         is skipped, and so is one that is deleted meanwhile.
         """
+        return self.listed_segments().files
+
+    def listed_segments(self) -> SegmentListing:
+        """Return the existing segments, ordered by process and number, and the names of those without content.
+
+        Both are empty when the folder does not exist.
+        """
         segments: list[SegmentFile] = []
+        without_content: list[str] = []
         with contextlib.suppress(OSError), os.scandir(self.segments_dir) as entries:
             for entry in entries:
                 instance_and_number = parsed_segment_name(entry.name)
@@ -272,13 +293,18 @@ class RunFolder:
                     continue
                 with contextlib.suppress(OSError):  # deleted meanwhile
                     status = entry.stat(follow_symlinks=False)
-                    if stat.S_ISREG(status.st_mode):
+                    is_regular = stat.S_ISREG(status.st_mode)
+                    if is_regular:
                         size = (status.st_size, status.st_mtime_ns)
                         segments.append(
                             SegmentFile(Path(entry.path), *instance_and_number, *size)
                         )
+                    # A segment gets its name when it has its header, so that it is never empty.
+                    if not (is_regular and status.st_size):
+                        # Any bytes may be a name; the ledger takes only UTF-8.
+                        without_content.append(utf8(entry.name))
         segments.sort(key=lambda file: (file.instance_id, file.number))
-        return segments
+        return SegmentListing(segments, without_content)
 
     def segments_changed_ns(self) -> int | None:
         """Return when a segment was last created or deleted.

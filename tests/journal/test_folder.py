@@ -146,6 +146,20 @@ def test_segments_are_listed_by_process_and_number_and_nothing_else_is(
     assert RunFolder(tmp_path, "none").segments() == []
 
 
+def test_names_of_segments_without_content_are_listed_in_utf_8(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path, "run-1")
+    folder.create()
+    os.mkdir(os.fsencode(folder.segments_dir) + b"/\xff-000000.seg")
+    (folder.segments_dir / "b-000000.seg").write_bytes(b"")
+    (folder.segments_dir / "c-000000.seg").write_bytes(b"content")
+    (folder.segments_dir / ".d-000000.tmp").write_bytes(b"")
+
+    listing = folder.listed_segments()
+
+    assert [file.instance_id for file in listing.files] == ["b", "c"]
+    assert sorted(listing.without_content) == ["?-000000.seg", "b-000000.seg"]
+
+
 @pytest.mark.parametrize("run_id", ["run-1", "a/b", "x" * 300])
 def test_a_folder_under_the_name_of_another_run_is_refused_and_its_own_name_is_said(
     tmp_path: Path, run_id: str

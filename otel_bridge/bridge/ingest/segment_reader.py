@@ -32,6 +32,8 @@ from otel_bridge.translation.translator import Translator
 
 SEGMENT_GAPS = "segment_gaps"
 """Reason of a drop: stretches of segments that hold no readable frame."""
+_WITHOUT_CONTENT = "segment_without_content/"
+"""Prefix of the keys under which the state notes the segments without content that are counted."""
 BATCH_FRAMES = 4_000
 BATCH_BYTES = 4 << 20
 _TICK_NS = 250_000_000
@@ -66,7 +68,7 @@ class ReadBatch:
 class SegmentReader:
     """Reads all segments of a run folder into its ledger.
 
-    Thirteen attributes, because a batch is collected and committed, or taken back, as a whole:
+    Fourteen attributes, because a batch is collected and committed, or taken back, as a whole:
     tails, state and translator are made anew together after a failure, and the rest is what that
     needs. An error ends the poll of the run; the next one goes on from the ledger's position.
 
@@ -103,6 +105,7 @@ class SegmentReader:
         self._options = options
         self._log_line = log_line
         self._listed_ns: int | None = None
+        self._without_content: list[str] = []
         self._view = ledger.view()
         # A run without a read position has waited for no other bridge: a short job is over before
         # its service opens the folder.
@@ -158,7 +161,7 @@ class SegmentReader:
         changed_ns = self._folder.segments_changed_ns()
         if not now and changed_ns is not None and changed_ns == self._listed_ns:
             return
-        files = self._folder.segments()
+        files, self._without_content = self._folder.listed_segments()
         # Of before the listing: a segment that appears meanwhile changes the time once more. Not of
         # an empty one, which a folder that cannot be listed shows too, as without a free file.
         self._listed_ns = None
@@ -288,6 +291,7 @@ class SegmentReader:
         A batch has at most `BATCH_FRAMES` frames or about `BATCH_BYTES`, so that memory and the
         transaction stay small. Raises `JournalError` when state cannot be read.
         """
+        self._count_without_content()
         filled: list[tuple[str, SegmentTailer]] = []
         for name, tail in self.tails.items():
             if self._filled(tail):
@@ -314,6 +318,18 @@ class SegmentReader:
                 return ReadBatch([], records, frames, has_more=True, flush=flush)
         self._tick(time.time_ns(), records)
         return ReadBatch([], records, frames, flush=flush)
+
+    def _count_without_content(self) -> None:
+        """Count each segment without content once, since its records may be missing; usually there is none."""
+        for name in self._without_content:
+            # In the state: neither the next poll nor the next bridge counts it again.
+            key = f"{_WITHOUT_CONTENT}{name}"
+            if self.state.get(key) is None:
+                self.state.set(key, 1)
+                count(self.state, SEGMENT_GAPS, name=name)
+                self._log_line(
+                    f"{name} is empty or not a regular file; records may be missing"
+                )
 
     def _take_headers(self) -> list[SegmentHeader]:
         headers = (tail.take_header() for tail in self.tails.values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from otel_bridge.journal.folder import RunFolder
 from otel_bridge.records import Status
 from support.bridge.bridge_doubles import (
     Process,
+    open_bridge,
     options,
     report_when,
     run_folder,
@@ -63,6 +65,29 @@ def test_what_lies_in_one_run_folder_keeps_no_other_run_waiting_nor_the_end(
             recorder.wait_for(lambda recorder: len(recorder.run("bad").rows) == 1)
 
     assert not host.alive
+
+
+@pytest.mark.parametrize("what", ["fifo", "folder", "loop", "empty"])
+def test_a_segment_without_content_is_counted_once_also_by_later_bridges(
+    tmp_path: Path, what: str
+) -> None:
+    folder, recorder = run_folder(tmp_path), RecordingTracker()
+    Process.start(folder, "memory").log(1)
+    planted = folder.segments_dir / "x-000000.seg"
+    if what == "empty":
+        planted.write_bytes(b"")
+    else:
+        plant(planted, what)
+
+    for rows in (1, 2):
+        process = Process.start(folder, "memory")
+        bridge = open_bridge(folder, options(("memory", recorder)))
+        bridge.poll()
+        process.log(1)
+        until(lambda: bridge.poll() or len(recorder.run(RUN).rows) == rows + 1)
+        assert bridge.reader.state.get("drop/segment_gaps") == 1
+        assert bridge.reader.state.get("dropkey/segment_gaps") == planted.name
+        bridge.close(time.monotonic() + 5)
 
 
 def test_each_malformed_control_request_is_left_out_alone_counted_and_logged(
