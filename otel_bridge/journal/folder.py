@@ -82,7 +82,7 @@ class SegmentListing(NamedTuple):
 
     Attributes:
         files: The regular files.
-        without_content: Names of empty files and of what is no regular file. Something has replaced
+        without_content: Names of empty files and of what is not a regular file. Something has replaced
             or cut a segment, or only looks like one.
     """
 

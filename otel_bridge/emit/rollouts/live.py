@@ -42,17 +42,20 @@ from otel_bridge.emit.rollouts.rollout import (
 )
 from otel_bridge.emit.rollouts.spans import (
     BAD_FIELD,
+    CallContext,
     Pairs,
     closing_fields,
     identity_attributes,
     rollout_content,
     root_attributes,
+    start_attributes,
     trace_id_bytes,
 )
 from otel_bridge.errors import any_error_but_signals
 
 if TYPE_CHECKING:
     from otel_bridge.emit.emit_run import EmitRun
+    from otel_bridge.emit.encode.protobuf import Attribute
 
 _FIELDS = FIELDS | {"trace_id"}
 
@@ -186,10 +189,27 @@ class LiveRollout(SpanBlock, Rollout):
         """
         if self._run.rollout_options.cap_of(coerce.name(self.split)) > 0:
             caller = trace.get_current_span().get_span_context()
-            self._trace.start_root([trace.Link(caller)] if caller.is_valid else [])
+            self._trace.start_root(
+                [trace.Link(caller)] if caller.is_valid else [],
+                self._start_attributes(),
+            )
         else:
             self._trace.leave_out()
         self._make_current(self._trace.context(otel_context.get_current()))
+
+    def _start_attributes(self) -> dict[str, Attribute]:
+        """Return what is known of the root now; nothing where a field cannot be read."""
+        call = CallContext(
+            self._run.id,
+            self.step,
+            coerce.name(self.split),
+            role=None if self._role == self._run.role else self._role,
+            options=self._run.rollout_options,
+        )
+        try:
+            return start_attributes(self, call)
+        except any_error_but_signals():  # the end of the root counts such a field
+            return {}
 
     def _end(self) -> None:
         """Record the rollout once, with a root whatever its fields hold.

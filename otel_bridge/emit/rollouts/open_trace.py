@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from types import TracebackType
 from typing import TYPE_CHECKING, cast
@@ -14,12 +14,13 @@ from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.context import Context
 
-from otel_bridge.emit.encode.span import ExtraAttributes
+from otel_bridge.emit.encode.span import ExtraAttributes, span_attributes
 from otel_bridge.emit.rollouts.spans import without_traceback
-from otel_bridge.semconv import SPAN_COUNT
+from otel_bridge.semconv import ROLLOUT_START, SPAN_COUNT
 
 if TYPE_CHECKING:
     from otel_bridge.emit.emit_run import EmitRun, RolloutTracer
+    from otel_bridge.emit.encode.protobuf import Attribute
     from otel_bridge.emit.rollouts.spans import Pairs
 
 
@@ -141,6 +142,7 @@ class OpenTrace:
         self._children = 0
         self._open_children = 0
         self._has_others = False
+        self._start_attributes: Mapping[str, Attribute] = {}
 
     @property
     def recording(self) -> bool:
@@ -156,8 +158,13 @@ class OpenTrace:
         """Note that spans which are not counted here may join: of an instrumentation, or of another process."""
         self._has_others = True
 
-    def start_root(self, links: Sequence[trace.Link]) -> None:
+    def start_root(
+        self, links: Sequence[trace.Link], attributes: Mapping[str, Attribute]
+    ) -> None:
         """Start the root, and find the trace again by its id.
+
+        Its *attributes* so far go along with the first child that ends: a root is appended at its
+        end, and a kill before it would leave only spans that name no step, group or id.
 
         What the SDK raises is raised: the rollout then makes no spans.
         """
@@ -165,6 +172,7 @@ class OpenTrace:
         self.root = tracer.start_root(int(self.trace_id, 16), links)
         # After the start: a rollout whose root cannot start makes no spans.
         self._tracer = tracer
+        self._start_attributes = attributes
         _open_traces[int(self.trace_id, 16)] = self
 
     def leave_out(self) -> None:
@@ -206,6 +214,11 @@ class OpenTrace:
         """
         with self._lock:
             self._open_children -= 1
+            start = self._start_attributes
+            self._start_attributes = {}
+        if start:
+            fields = span_attributes([(ROLLOUT_START, start)]) + extra.fields
+            extra = extra._replace(fields=fields)
         if self._tracer is not None:
             self._tracer.end(span, extra, end_unix_ns)
 

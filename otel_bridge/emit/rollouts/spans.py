@@ -64,6 +64,20 @@ def identity_attributes(call: CallContext, rollout_id: str) -> Pairs:
     ]
 
 
+def start_attributes(rollout: Rollout, call: CallContext) -> dict[str, Attribute]:
+    """Return the attributes of the root that are known when a live rollout begins.
+
+    What cannot be read is left out: the root's end counts it.
+    """
+    pairs = identity_attributes(call, coerce.name(rollout.id) or "")
+    pairs += _scalar_pairs(rollout, Losses())
+    return {
+        name: value
+        for name, value in pairs
+        if value is not None and not isinstance(value, Utf8)
+    }
+
+
 def rollout_content(rollout: Rollout, limits: MessageLimits) -> Content:
     """Encode the conversation of a rollout with the media of its metadata.
 

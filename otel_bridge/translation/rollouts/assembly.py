@@ -151,6 +151,8 @@ class RolloutAssembler:
         for pair in subject.attributes:
             if not is_content(pair.key):
                 attributes[pair.key] = pair.value.string_value or value_of(pair.value)
+        if not _is_rollouts_own(subject):
+            attributes = {**attributes, **_start_attributes(spans)}
         reason = reading.finish_reason_of(attributes)
         # Only then are other spans read, of which a rollout may have thousands.
         if reason is None:
@@ -188,7 +190,8 @@ class RolloutAssembler:
         *facts* are those that sampling used, *scores* the evaluations that arrived in time.
 
         Never raises: an odd attribute is left out of its field. A rollout without its root has the
-        facts of its first span, and is marked as incomplete.
+        facts of its first span, and those that its root had at its start, and is marked as
+        incomplete.
         """
         ordered = self._shown_spans(trace)
         origin, subject = _subject(ordered)
@@ -197,12 +200,14 @@ class RolloutAssembler:
         if skipped := sum(span.skipped for span in spans):
             self.count("message/invalid", skipped)
         root = _root(spans, subject)
-        has_root = reading.is_root(subject) or reading.is_marked(subject)
+        has_root = _is_rollouts_own(subject)
         # A root that arrived states the end; without it the last span does.
         end_ns = reading.end_of(subject)
         if not has_root:
             end_ns = max(reading.end_of(span) for _, span in ordered)
         attributes = root.attributes
+        if not has_root:
+            attributes = {**attributes, **_start_attributes(ordered)}
         axis = None
         all_steps = dict(steps)
         if facts.step is not None:
@@ -303,7 +308,7 @@ class RolloutAssembler:
         for origin, span in ordered:
             # The emitter has applied the policy of its own process.
             if origin.is_native:
-                spans.append(span)
+                spans.append(_without_start(span))
                 continue
             # A copy: its size is compared with that of the span as received.
             allowed = Span.FromString(span.SerializeToString())
@@ -360,6 +365,35 @@ def _subject(spans: Sequence[tuple[SpanOrigin, Span]]) -> tuple[SpanOrigin, Span
     if len(rollout_roots) == 1:
         return rollout_roots[0]
     return min(spans, key=lambda pair: (not reading.is_marked(pair[1]), *_order(pair)))
+
+
+def _is_rollouts_own(subject: Span) -> bool:
+    """Return whether *subject* describes the rollout, and does not only stand in for a root that never came."""
+    return reading.is_root(subject) or reading.is_marked(subject)
+
+
+def _start_attributes(spans: Sequence[tuple[SpanOrigin, Span]]) -> dict[str, Json]:
+    """Return the attributes that the root of a live rollout had at its start.
+
+    Its first child has them. Empty without that child.
+    """
+    for origin, span in spans:
+        for pair in span.attributes:
+            if origin.is_native and pair.key == semconv.ROLLOUT_START:
+                return mapping_of(pair.value.kvlist_value.values)
+    return {}
+
+
+def _without_start(span: Span) -> Span:
+    """Return *span* as trackers show it: without the attributes of its root."""
+    if not any(pair.key == semconv.ROLLOUT_START for pair in span.attributes):
+        return span
+    stripped = Span.FromString(span.SerializeToString())
+    del stripped.attributes[:]
+    stripped.attributes.extend(
+        pair for pair in span.attributes if pair.key != semconv.ROLLOUT_START
+    )
+    return stripped
 
 
 def _step(

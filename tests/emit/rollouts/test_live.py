@@ -78,6 +78,10 @@ def test_spans_inside_become_children_and_the_root_comes_last() -> None:
     assert attributes(called) == {
         "gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "calculator", "gen_ai.tool.call.id": "c1",
         "gen_ai.tool.call.arguments": '{"expression":"2 + 2"}', "gen_ai.tool.call.result": "4",
+        "rl.rollout.start": {
+            "rl.rollout.id": rollout.id, "rl.step": 3, "rl.split": "train", "rl.group.id": "g",
+            "gen_ai.request.model": "policy",
+        },
     }  # fmt: skip
     assert (span_messages(turned).input, span_messages(turned).output) == (
         [message("user", "2 + 2?")],
@@ -90,6 +94,23 @@ def test_spans_inside_become_children_and_the_root_comes_last() -> None:
         0.5,
     )
     assert found["rl.rollout.spans"] == 3
+
+
+def test_the_first_child_alone_has_what_the_root_was_at_its_start() -> None:
+    run = MemoryRun()
+
+    with opened(run, step=3, group="g", id="mine", sample=object()) as rollout:
+        rollout.group = "changed"
+        for _ in range(2):
+            with chat("policy"):
+                pass
+
+    first, second, root = run.spans
+    start = {"rl.rollout.id": "mine", "rl.step": 3, "rl.group.id": "g"}
+    assert attributes(first)["rl.rollout.start"] == start
+    assert "rl.rollout.start" not in {**attributes(second), **attributes(root)}
+    # What cannot be read counts once, at the end.
+    assert run.drops == {"rollout_field": 1}
 
 
 def test_a_rollout_without_child_spans_gets_them_from_its_messages_in_one_record() -> (

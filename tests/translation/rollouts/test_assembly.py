@@ -37,6 +37,30 @@ def assembled(
     return facts, assembler.rollout(trace, facts, scores, {"trainer/step": 4})
 
 
+def test_a_rollout_whose_root_never_came_has_what_the_root_was_at_its_start() -> None:
+    start = {
+        "rl.rollout.id": "mine",
+        "rl.step": 7,
+        "rl.group.id": "p17",
+        "rl.split": "eval",
+        "rl.sample.index": 3,
+    }
+    root, first, *others = sample.rollout_spans("a", step=8)
+    first.attributes.add(key="rl.rollout.start").value.CopyFrom(sample.value(start))
+
+    facts, rollout = assembled([*others, first])
+    _, complete = assembled([*others, first, root])
+
+    assert (facts.step, facts.group, facts.split) == (7, "p17", "eval")
+    assert (rollout.step, rollout.group, rollout.split) == (7, "p17", "eval")
+    assert (rollout.key, rollout.sample) == ("explorer/rollouts", 3)
+    assert (rollout.metadata, rollout.incomplete) == ({"rollout_id": "mine"}, True)
+    assert (complete.step, complete.group, complete.incomplete) == (8, None, False)
+    for span in (*rollout.spans, *complete.spans):
+        assert "rl.rollout.start" not in span.attributes
+        assert b"rl.rollout.start" not in span.otlp
+
+
 def test_every_attribute_of_our_root_finds_its_field() -> None:
     spans = sample.rollout_spans(
         "a",
