@@ -92,6 +92,32 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def test_the_newest_rollout_is_the_one_that_ended_last_whatever_the_ledgers_order(
+    tmp_path: Path,
+) -> None:
+    code = """
+        import otel_bridge
+        run = otel_bridge.init("maths", "ppo", exporters="file")
+        start = 1_795_970_879_960_587_963
+        for rollout_id, age_ns in (("old", 2), ("newest", 0), ("newer", 1)):
+            end = start + 1_000 - age_ns
+            run.log_rollouts([otel_bridge.Rollout(id=rollout_id, start_unix_ns=start, end_unix_ns=end)])
+        run.finish()
+    """
+    done = call(
+        ["python", program(tmp_path, "job.py", code)],
+        cwd=tmp_path,
+        env=environment(tmp_path, **SETTINGS),
+    )
+    assert done.returncode == 0, done.stderr
+
+    shown = [found["rollout_id"] for found in objects(tmp_path)]
+    backwards = [found["rollout_id"] for found in objects(tmp_path, "--reverse")]
+
+    assert shown == ["newest", "newer", "old"]
+    assert backwards == shown[::-1]
+
+
 def test_a_rollout_is_shown_with_its_facts_and_its_messages_by_role(
     ended: Path,
 ) -> None:

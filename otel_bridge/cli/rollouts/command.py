@@ -36,7 +36,8 @@ from otel_bridge.text.counts import counted
 from otel_bridge.text.printable import printable_json
 from otel_bridge.tokens.view import view_in
 
-_SORT = ("newest", "reward", "advantage", "step", "duration", "turns")
+_NEWEST = "newest"
+_SORT = (_NEWEST, "reward", "advantage", "step", "duration", "turns")
 _LIMIT = 10
 _UNNAMED = {"split": "train"}
 """Values of a rollout that does not set them."""
@@ -131,7 +132,7 @@ class _Filter:
 @click.option(
     "--sort",
     type=click.Choice(_SORT),
-    default="newest",
+    default=_NEWEST,
     show_default=True,
     help="Sort by this, highest first.",
 )
@@ -248,7 +249,7 @@ class _SortOrder:
         def place(rollout: StoredRollout) -> tuple[bool, float]:
             value = _value(rollout, self.sort)
             # Last in either direction, since they are neither high nor low.
-            return value is None, sign * (value or 0.0)
+            return value is None, sign * (value or 0)
 
         limit = self.limit
         # A program that reads JSON wants all; a person sees the first ones.
@@ -260,7 +261,8 @@ class _SortOrder:
 def _value(rollout: StoredRollout, sort: str) -> float | None:
     """Return the number to sort by.
 
-    ``None`` without one. The newest is the last one in the ledger.
+    ``None`` without one. The newest is the one that ended last: the ledger holds them in the order
+    in which the bridge read or chose them.
     """
     facts = rollout.facts
     if sort == "duration":
@@ -269,9 +271,10 @@ def _value(rollout: StoredRollout, sort: str) -> float | None:
         if isinstance(start, int) and isinstance(end, int):
             return float(end - start)
         return None
-    value = facts.get("position" if sort == "newest" else sort)
+    # Not as a float: it has no room for the nanoseconds of today.
+    value = facts.get("end_unix_ns" if sort == _NEWEST else sort)
     if isinstance(value, (int, float)):
-        return float(value)
+        return value
     return None
 
 
