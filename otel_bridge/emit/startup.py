@@ -50,7 +50,14 @@ from otel_bridge.emit.recording.process_segment import MakeHeader
 from otel_bridge.emit.recording.recorder import Recorder, RowRules
 from otel_bridge.emit.run import Run
 from otel_bridge.errors import ConfigError, JournalError
-from otel_bridge.exporter import OTLP, SIGNALS, RunInfo, caution_of, shown_by
+from otel_bridge.exporter import (
+    NONE,
+    OTLP,
+    SIGNALS,
+    RunInfo,
+    caution_of,
+    shown_by,
+)
 from otel_bridge.journal.base_dir import BaseDir, find_base
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.header import SegmentHeader
@@ -68,6 +75,7 @@ from otel_bridge.otlp import destination
 from otel_bridge.records import axis_of
 from otel_bridge.settings import (
     DIR,
+    EXPORTERS,
     GENERATED_NAME,
     GENERATED_PROJECT,
     LAUNCHER,
@@ -160,6 +168,9 @@ def begin(
         refuse_unencodable(variables)
     facts = RunStart(identity, choice, env, cwd, variables)
     if choice.refused and not choice.names:
+        if child_env is not None:
+            # Whatever the user's variable names: children would begin runs of their own by it.
+            child_env.set({EXPORTERS.name: NONE})
         console.notify(console.NONE_CHOSEN)
         return Run(facts, None)
     # Reads the last report before this process adds to the folder.

@@ -11,7 +11,7 @@ import pytest
 import otel_bridge
 from otel_bridge.emit.bridge_process.starter import BridgeStarter
 from otel_bridge.errors import ConfigError
-from otel_bridge.journal.folder import RunFolder
+from otel_bridge.journal.folder import RunFolder, run_folders
 from otel_bridge.journal.locks import probe
 from support.trainers.emit_samples import (
     CLEAN,
@@ -80,6 +80,24 @@ def test_children_are_reported_the_run(tmp_path: Path) -> None:
     assert judge.header.run_id == trainer.header.run_id
     assert (trainer.header.role, judge.header.role) == ("trainer", "judge")
     assert judge.rows == [SeenRow(2, {"score": 1}, 1)]
+
+
+def test_children_of_a_run_that_records_nothing_begin_none_by_the_users_variable(
+    tmp_path: Path,
+) -> None:
+    script = """
+    import os, otel_bridge, subprocess, sys
+    run = otel_bridge.init("p", exporters=[])
+    child = "import otel_bridge; otel_bridge.init(role='judge').log({'score': 1}, step=2)"
+    subprocess.run([sys.executable, "-c", child], check=True)
+    run.finish()
+    print(os.environ["OTEL_BRIDGE_EXPORTERS"])
+    """
+
+    done = run_script(script, {**held(tmp_path), "OTEL_BRIDGE_EXPORTERS": "file"})
+
+    assert (done.returncode, done.stdout) == (0, "file\n"), done.stderr
+    assert run_folders(tmp_path) == []
 
 
 def test_an_exporter_that_shows_no_run_has_no_view_in_the_line(
