@@ -26,6 +26,7 @@ from otel_bridge.emit.console import notify
 from otel_bridge.emit.process_runs import runs
 from otel_bridge.emit.run import Run
 from otel_bridge.errors import OtelBridgeError, any_error_but_signals
+from otel_bridge.values.mappings import living
 
 _NAME = "tensorboard"
 _FIRST_TIME_S = 1e8
@@ -54,13 +55,13 @@ def install(module: ModuleType, mode: str) -> None:
     def init(self: Any, *positional: Any, **keywords: Any) -> None:
         """Open the event file, and remember its writer; raises what opening it raises."""
         real_init(self, *positional, **keywords)
-        _open_writers.add(self)
+        _open_writers[self] = None
 
     @functools.wraps(real_close)
     def close(self: Any) -> None:
         """Close the event file; raises what closing it raises."""
         # First: a writer that a program keeps is not above the folders of its next run.
-        _open_writers.discard(self)
+        _open_writers.pop(self, None)
         real_close(self)
 
     def add_event(self: Any, event: Any) -> None:
@@ -210,7 +211,7 @@ def _synced_run() -> Run | None:
 
     ``None`` without one.
     """
-    running = [run for run in list(_synced) if run.recording]
+    running = [run for run in living(_synced) if run.recording]
     if running:
         return running[-1]
     return None
@@ -268,7 +269,7 @@ def _top_folder(folder: str) -> str:
     writers of their own (torch 2.15, tensorboardX 2.6). Programs call the first before any scalar.
     """
     top = folder
-    for writer in list(_open_writers):
+    for writer in living(_open_writers):
         opened = os.path.abspath(str(writer.get_logdir()))
         if f"{top}{os.sep}".startswith(f"{opened}{os.sep}"):
             top = opened
@@ -291,7 +292,7 @@ os.register_at_fork(after_in_child=_Beginning.begin_in_child)
 _left_out: set[str] = set()
 _begins_no_more = threading.Event()
 """Set when no scalar begins the process's run any more."""
-_open_writers: weakref.WeakSet[Any] = weakref.WeakSet()
+_open_writers: weakref.WeakKeyDictionary[Any, None] = weakref.WeakKeyDictionary()
 # Weak keys: runs are not kept in memory.
 _first_folders: weakref.WeakKeyDictionary[Run, str] = weakref.WeakKeyDictionary()
 _synced: weakref.WeakKeyDictionary[Run, None] = weakref.WeakKeyDictionary()

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from otel_bridge.capture import tensorboard
 from otel_bridge.journal.folder import run_folders
 from support.trainers.command_runs import (
     PYTHON,
@@ -305,3 +309,50 @@ adapter = FrameworkRun("Lightning", RunNames("mine", "one"), {"lr": 0.1})
 
     report = report_of(runs(tmp_path))
     assert (report.project, report.name, report.status) == ("mine", "one", "finished")
+
+
+class _Writer:
+    """Stands for an ``EventFileWriter`` that is made, and extended by `install`."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def get_logdir(self) -> str:
+        return self._folder
+
+    def add_event(self, event: object) -> None:
+        """Write nothing."""
+
+    def close(self) -> None:
+        """Close nothing."""
+
+
+def test_writers_that_other_threads_open_do_not_disturb_a_scalar(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module = ModuleType("events")
+    monkeypatch.setattr(module, "EventFileWriter", _Writer, raising=False)
+    tensorboard.install(module, "tee")
+    kept = [_Writer(f"/events/{number}") for number in range(30)]
+    is_over = threading.Event()
+
+    def open_writers() -> None:
+        while not is_over.is_set():
+            _Writer("/other").close()
+
+    interval = sys.getswitchinterval()
+    # The threads change places in the middle of almost every loop.
+    sys.setswitchinterval(1e-6)
+    thread = threading.Thread(target=open_writers)
+    thread.start()
+    try:
+        tops = {
+            tensorboard._top_folder("/events/7/eval")  # what each first scalar asks
+            for _ in range(20_000)
+        }
+    finally:
+        is_over.set()
+        thread.join()
+        sys.setswitchinterval(interval)
+
+    assert (tops, len(kept)) == ({"/events/7"}, 30)

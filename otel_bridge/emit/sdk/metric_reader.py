@@ -29,6 +29,7 @@ from otel_bridge.capabilities import accepts
 from otel_bridge.emit.process_end import call_at_worker_end
 from otel_bridge.emit.sdk.appender import SdkAppender
 from otel_bridge.settings import environment
+from otel_bridge.values.mappings import living
 
 _KEPT_ATTRIBUTE_SETS = 1_000_000
 _LIMITS: Mapping[str, Any] = (
@@ -86,7 +87,7 @@ class AppendingReader(PeriodicExportingMetricReader):
         )
         self._appender = appender
         if appender is not None:
-            _readers.add(self)
+            _readers[self] = None
             register_after_fork(self, AppendingReader.flush_at_worker_end)
 
     def begin_in_child(self) -> None:
@@ -122,17 +123,17 @@ class AppendingReader(PeriodicExportingMetricReader):
         self.force_flush()
 
 
-_readers: weakref.WeakSet[AppendingReader] = weakref.WeakSet()
+_readers: weakref.WeakKeyDictionary[AppendingReader, None] = weakref.WeakKeyDictionary()
 
 
 def flush_readers() -> None:
     """Collect now with each reader of this process that appends."""
-    for reader in list(_readers):
+    for reader in living(_readers):
         reader.flush()
 
 
 def _after_fork_in_child() -> None:
-    for reader in list(_readers):
+    for reader in living(_readers):
         reader.begin_in_child()
 
 
