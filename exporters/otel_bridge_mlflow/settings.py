@@ -99,7 +99,7 @@ class MlflowSettings:
         if scheme.partition("+")[0] in _DATABASES:
             return make(raw, None, remote=False)
         raise ConfigError(
-            f"MLFLOW_TRACKING_URI={without_credentials(raw)!r}: {_refusal(scheme)}"
+            f"MLFLOW_TRACKING_URI={without_credentials(raw)!r}: {_refusal(raw, scheme)}"
         )
 
     @property
@@ -140,8 +140,14 @@ def _sqlite_path(raw: str, cwd: Path) -> tuple[Path, str]:
     return Path(database), f"?{query}" if query else ""
 
 
-def _refusal(scheme: str) -> str:
-    """Return why a store of *scheme* is not accepted, and what is."""
+def _refusal(raw: str, scheme: str) -> str:
+    """Return why the store *raw* of *scheme* is not accepted, and what is."""
+    # ``databricks``, ``databricks-uc`` and ``databricks://PROFILE`` name a workspace.
+    if raw.lower().startswith("databricks"):
+        return (
+            "the exporter does not write to workspaces of Databricks; "
+            f"use sqlite:///{DEFAULT_DATABASE} or the address of an MLflow server"
+        )
     if scheme in {"", "file"}:
         return (
             "MLflow's file store keeps no traces, duplicates redelivered data, and is no longer maintained; "
