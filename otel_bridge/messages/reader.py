@@ -108,11 +108,26 @@ def _of_text(text: str, role: str) -> list[object]:
     Each entry must be a message for certain: a prompt may be JSON too.
     """
     data = parsed(text)
+    if holds_none(data):
+        return []
     if data is not text:
         entries = cast("list[object]", data if isinstance(data, list) else [data])
         if entries and all(map(is_message, entries)):
             return entries
     return [{"role": role, "content": text}]
+
+
+def holds_none(value: object) -> bool:
+    """Return whether *value* is a conversation without a message, as ``{"messages": []}``, and nothing else.
+
+    Other empty lists, and those beside other fields, may be an answer in JSON.
+    """
+    if not isinstance(value, dict):
+        return False
+    fields = cast("dict[object, object]", value)
+    return len(fields) == 1 and any(
+        plain(fields.get(key)) == [] for key in shapes.CONVERSATIONS
+    )
 
 
 def is_message(entry: object) -> bool:
@@ -231,7 +246,7 @@ def _of_fields(
     elif (prompt_key := _prompt_key(fields)) is not None:
         message = Message("", {"content": fields[prompt_key]})
         yield from _with_wrapper(iter([message]), fields, prompt_key)
-    elif fields:
+    elif fields and not holds_none(fields):
         yield Message("", None, value)
 
 

@@ -28,7 +28,9 @@ WRAPPERS = ("message", "data", "kwargs", "content", "output")
 Gemini's ``Candidate``, Bedrock's Converse."""
 PROMPT_KEYS = ("prompt", "input", "contents")
 """Keys of a bare text that is a message: of Vercel's AI SDK, OpenAI's Responses API, Gemini."""
-REQUESTS = frozenset({"messages", "conversations", "conversation", *PROMPT_KEYS})
+CONVERSATIONS = frozenset({"messages", "conversations", "conversation"})
+"""Keys of a conversation, which hold messages and nothing else."""
+REQUESTS = CONVERSATIONS | frozenset(PROMPT_KEYS)
 """Keys of the messages of a request, beside which the system's text may stand.
 
 A response may repeat that text.

@@ -23,7 +23,7 @@ from otel_bridge.messages.fields import first
 from otel_bridge.messages.parts import Parts
 from otel_bridge.messages.parts_form import parts_form
 from otel_bridge.messages.reader import Message as LibraryMessage
-from otel_bridge.messages.reader import read
+from otel_bridge.messages.reader import holds_none, read
 from otel_bridge.messages.shapes import (
     DOCUMENTS,
     EXTRAS,
@@ -178,7 +178,8 @@ def read_chat(value: Json, role: str) -> Chat:
     elif parsed is not None and parsed != "":
         chat.add(parsed, role)
     # An answer may be JSON without any message in it, such as an object that a program asked for.
-    if isinstance(value, str) and parsed and not chat.messages:
+    is_text = isinstance(value, str) and parsed and not holds_none(parsed)
+    if is_text and not chat.messages:
         return Chat([{"role": role, "content": value}])
     return chat
 

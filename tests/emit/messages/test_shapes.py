@@ -425,3 +425,15 @@ def test_facts_of_a_message_beyond_the_limit_are_counted() -> None:
     assert (content.content_filter.losses.counts, content.content_filter.losses.first_keys) == (
         {"clipped": 3}, {"clipped": "fact100"},
     )  # fmt: skip
+
+
+def test_a_conversation_without_messages_is_none_and_an_empty_answer_stays() -> None:
+    empty: list[Any] = ['{"messages": []}', {"conversations": []}]
+    for conversation in empty:
+        content = content_of(conversation, LIMITS)
+        assert (content.messages, unread(content)) == ([], 0)
+        assert read_chat(conversation, "user").messages == []
+    for conversation in (['{"messages": []}'], {"messages": np.array([])}):
+        assert content_of(conversation, LIMITS).messages == []
+    for text in ("[]", "{}", '{"output": []}', '{"messages": [], "n": 1}'):
+        assert _messages(text) == [("user", [{"type": "text", "content": text}])]
