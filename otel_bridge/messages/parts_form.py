@@ -19,6 +19,7 @@ from otel_bridge.messages.fields import (
 from otel_bridge.messages.parts import EMPTY, Parts
 from otel_bridge.messages.reader import Message, is_item
 from otel_bridge.records import Json
+from otel_bridge.values.mappings import without
 from otel_bridge.values.plain import CLIPPED
 from otel_bridge.values.scalars import any_text
 
@@ -41,7 +42,11 @@ def parts_form(message: Message, parts: Parts) -> dict[str, Json]:
     if message.fields is None:
         parts.add_unread(message.value)
     elif is_item(first(message.fields, shapes.KIND_KEYS)):
-        parts.add_part(message.fields)
+        reasons = shapes.FINISH_KEYS & message.fields.keys()
+        parts.add_part(without(message.fields, reasons))
+        # Why the model stopped is a fact of the message: readers do not look for it in a part.
+        reason_facts = {key: message.fields[key] for key in reasons}
+        facts = parts.content_filter.facts(reason_facts, "message")
     else:
         fields = ReadFields(message.fields)
         _add_fields(parts, fields, role)

@@ -12,7 +12,13 @@ from typing import Any, NamedTuple, TypeAlias, cast
 
 from otel_bridge.errors import any_error_but_signals
 from otel_bridge.messages import shapes
-from otel_bridge.messages.fields import fields_of, first, parsed, plain
+from otel_bridge.messages.fields import (
+    fields_of,
+    first,
+    parsed,
+    plain,
+    text_or_none,
+)
 from otel_bridge.values.mappings import without
 from otel_bridge.values.reading import ReadBudget, items_of
 
@@ -340,6 +346,9 @@ def _with_wrapper(
         for name, fact in wrapper.items()
         if name != key and name not in shapes.KIND_KEYS and fact is not None
     }
+    reason = _reason_of_response(wrapper)
+    if reason is not None:
+        facts["finish_reason"] = reason
     for message in messages:
         if facts and message.fields is not None:
             yield message._replace(wrappers=(*message.wrappers, facts))
@@ -348,6 +357,18 @@ def _with_wrapper(
             yield message
     if facts:
         yield Message("", None, facts)
+
+
+def _reason_of_response(wrapper: Mapping[str, Any]) -> str | None:
+    """Return why a response of OpenAI's Responses API ended, ``None`` for any other wrapper.
+
+    A status alone says nothing: messages, items and jobs have one too.
+    """
+    kind_key, kind = shapes.RESPONSE
+    if wrapper.get(kind_key) != kind:
+        return None
+    details = fields_of(wrapper.get(shapes.INCOMPLETE_KEY)) or {}
+    return text_or_none(details.get("reason") or wrapper.get("status"))
 
 
 def _with_facts(

@@ -46,6 +46,10 @@ FINISH_KEYS = frozenset(
     {"finish_reason", "finishReason", "stop_reason", "stopReason", "done_reason"}
 )
 """Keys of the reason for which a model stopped: of OpenAI, Gemini, Anthropic, Bedrock, Ollama."""
+RESPONSE = ("object", "response")
+"""Key and value by which a response of OpenAI's Responses API says what it is."""
+INCOMPLETE_KEY = "incomplete_details"
+"""Key of why such a response ended early; one without has its ``status`` alone."""
 FINISH_HOLDERS = frozenset({"response_metadata", "generation_info"})
 """Keys of what holds such a key, of a message and of a generation of LangChain."""
 EXTRAS = "additional_kwargs"

@@ -73,6 +73,12 @@ class Prompt(BaseModel):
     messages: list[Base]
 
 
+class Opened(BaseModel):
+    """A response of OpenAI, with fields that it does not declare."""
+
+    model_config = ConfigDict(extra="allow")
+
+
 class Caller(Base):
     """A message whose calls only its own class declares."""
 
@@ -437,3 +443,37 @@ def test_a_conversation_without_messages_is_none_and_an_empty_answer_stays() -> 
         assert content_of(conversation, LIMITS).messages == []
     for text in ("[]", "{}", '{"output": []}', '{"messages": [], "n": 1}'):
         assert _messages(text) == [("user", [{"type": "text", "content": text}])]
+
+
+@pytest.mark.parametrize(
+    ("status", "details", "reason"),
+    [
+        ("incomplete", {"reason": "max_output_tokens"}, "max_output_tokens"),
+        ("completed", None, "completed"),
+    ],
+)
+def test_a_response_of_openai_says_why_it_ended(
+    status: str, details: Any, reason: str
+) -> None:
+    thought = {"type": "reasoning", "id": "rs", "summary": [], "status": status}
+    text = {"type": "output_text", "text": "A"}
+    answer = {"type": "message", "role": "assistant", "content": [text]}
+    facts = {"object": "response", "status": status, "incomplete_details": details}
+
+    for output in ([answer], [thought, answer]):
+        whole = {**facts, "output": output}
+        for response in (whole, Opened(**whole)):
+            first_message = content_of([response], LIMITS).messages[0].json
+            assert orjson.loads(first_message)["finish_reason"] == reason
+            assert (
+                read_chat([orjson.loads(first_message)], "user").finish_reason == reason
+            )
+        assert (
+            read_chat(orjson.dumps(whole).decode(), "assistant").finish_reason == reason
+        )
+
+
+def test_a_status_of_anything_but_a_response_is_not_why_it_ended() -> None:
+    job = {"status": "completed", "output": [{"role": "assistant", "content": "A"}]}
+
+    assert read_chat([job], "assistant").finish_reason is None
