@@ -270,6 +270,9 @@ class Parts:
         if key is not None:
             meaning = shapes.KEYED_PARTS[key]
             value = fields[key]
+            if meaning == TEXT:  # data of a tool, as JSON text
+                self.add_text("text", value)
+                return
             inner = fields.inside(value)
             if meaning in {CALL, ANSWER, REASONING}:
                 self._add_known(

@@ -138,7 +138,7 @@ KEYED_PARTS: Mapping[str, str] = {
     "function_response": ANSWER, "functionResponse": ANSWER, "toolResult": ANSWER, "code_execution_result": ANSWER,
     "codeExecutionResult": ANSWER, "reasoningContent": REASONING, "reasoningText": REASONING,
     "inline_data": "media", "inlineData": "media", "file_data": "media", "fileData": "media",
-    "image": "image", "video": "video", "audio": "audio", "document": "document",
+    "image": "image", "video": "video", "audio": "audio", "document": "document", "json": TEXT,
 }  # fmt: skip
 """Key of a part without a type, of Gemini and Bedrock, to what its value is."""
 KEYED_ANSWERS = tuple(key for key, meaning in KEYED_PARTS.items() if meaning == ANSWER)

@@ -477,3 +477,11 @@ def test_a_status_of_anything_but_a_response_is_not_why_it_ended() -> None:
     job = {"status": "completed", "output": [{"role": "assistant", "content": "A"}]}
 
     assert read_chat([job], "assistant").finish_reason is None
+
+
+def test_the_data_in_a_result_of_bedrock_is_its_json() -> None:
+    result = {"toolUseId": "c", "content": [{"json": {"a": 1}}, {"text": "R"}]}
+
+    assert _messages([{"role": "user", "content": [{"toolResult": result}]}]) == [
+        ("user", [{**_RESULT, "response": '{"a":1}\nR'}])
+    ]
