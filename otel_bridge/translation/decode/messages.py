@@ -11,7 +11,7 @@ conventions 1.41, ``gen-ai-input-messages.json`` and ``gen-ai-output-messages.js
 from __future__ import annotations
 
 import sys
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -37,6 +37,7 @@ from otel_bridge.messages.shapes import (
 )
 from otel_bridge.otlp.json_text import as_text, parsed_json, parsed_text, too_deep
 from otel_bridge.records import Json, Message
+from otel_bridge.values.mappings import without
 from otel_bridge.values.plain import dumps
 
 _PARTS_KEYS = frozenset({"role", "parts", "name"})
@@ -60,7 +61,8 @@ _READ_KEYS: Mapping[str, frozenset[str]] = {
 }
 """Type of a part to its keys that have a place in OpenAI's form. Parts of other types stay as they
 are."""
-_OPENAI_TYPES = frozenset({"text", "file"})
+_FILE = "file"
+_OPENAI_TYPES = frozenset({"text", _FILE})
 """Types of parts of OpenAI's chat messages that other libraries have too."""
 _LIBRARY_TYPES = frozenset({*KINDS, *MODALITIES, *DOCUMENTS})
 _LIBRARY_KEYS = frozenset(
@@ -73,6 +75,8 @@ _SENT = frozenset({"message", "config"})
 _AS_RECEIVED = ContentPolicy(secrets=False)
 """Changes no text: the policy was applied to the spans."""
 _MAX_FLATTENED = 10_000
+_THINKING = "thinking"
+"""Role of a message that is reasoning, of OpenLLMetry."""
 _CALLS = "tool_calls."
 _CONTENTS = "contents."
 _OF_IMAGES = ("image", None)
@@ -237,6 +241,9 @@ def _holds_other_types(parts: list[Json], types: Container[str]) -> bool:
                 isinstance(kind, str) and kind in _LIBRARY_TYPES and kind not in types
             ):
                 return True
+            # A file of Vercel's AI SDK has its data beside its type, one of OpenAI below it.
+            if kind == _FILE and types is _OPENAI_TYPES and _FILE not in part:
+                return True
     return False
 
 
@@ -276,7 +283,7 @@ def flattened_chat(attributes: Mapping[str, Json], prefix: str, role: str) -> Ch
             and len(entries) < _MAX_FLATTENED
         ):
             entries.setdefault(int(number), {})[name.removeprefix("message.")] = value
-    chat = Chat()
+    messages: list[Message] = []
     # By their numbers, since attributes are in any order.
     for _, entry in sorted(entries.items()):
         calls = _flattened_calls(entry)
@@ -289,8 +296,35 @@ def flattened_chat(attributes: Mapping[str, Json], prefix: str, role: str) -> Ch
             message["content"] = content
         if calls:
             message["tool_calls"] = calls
+        messages.append(message)
+    chat = Chat()
+    for message in _with_thoughts(messages):
         chat.add(message, role)
     return chat
+
+
+def _with_thoughts(messages: Iterable[Message]) -> Iterator[Message]:
+    """Yield *messages*, those of the role ``thinking`` as the reasoning of the answer that follows.
+
+    OpenLLMetry's instrumentation of Anthropic writes each block of thinking as a message. Without an
+    answer behind them they are an answer of reasoning alone.
+    """
+    thought: Message = {}
+    for message in messages:
+        if message["role"] == _THINKING:
+            texts = (thought.get("reasoning"), as_text(message.get("content")))
+            thought.update(without(message, ("role", "content")))
+            thought["reasoning"] = "\n".join(str(text) for text in texts if text)
+        elif message["role"] == "assistant":
+            yield {**thought, **message}
+            thought = {}
+        else:
+            if thought:
+                yield {"role": "assistant", **thought}
+                thought = {}
+            yield message
+    if thought:
+        yield {"role": "assistant", **thought}
 
 
 def _flattened_calls(entry: Mapping[str, Json]) -> list[Json]:

@@ -454,3 +454,32 @@ def test_a_fact_with_the_name_of_what_was_read_stays_beside_it() -> None:
         {"role": "user", "content": "a"},
         {"role": "tool", "content": "r", "name": "search"},
     ]
+
+
+def test_a_message_of_the_role_thinking_is_the_reasoning_of_the_answer_behind_it() -> (
+    None
+):
+    attributes: dict[str, Json] = {
+        "c.0.role": "thinking", "c.0.content": "hm", "c.0.finish_reason": "end_turn",
+        "c.1.role": "thinking", "c.1.content": "so",
+        "c.2.role": "assistant", "c.2.content": "a",
+        "c.3.role": "thinking", "c.3.content": "oh",
+        "c.4.role": "user", "c.4.content": "b",
+        "c.5.role": "thinking", "c.5.content": "ah",
+    }  # fmt: skip
+
+    chat = flattened_chat(attributes, "c.", "assistant")
+
+    reasoning = {"role": "assistant", "content": None}
+    assert chat.messages == [
+        {
+            "role": "assistant",
+            "content": "a",
+            "reasoning_content": "hm\nso",
+            "finish_reason": "end_turn",
+        },
+        {**reasoning, "reasoning_content": "oh"},
+        {"role": "user", "content": "b"},
+        {**reasoning, "reasoning_content": "ah"},
+    ]
+    assert (chat.finish_reason, chat.skipped) == ("end_turn", 0)
