@@ -38,6 +38,7 @@ class Convention:
         outputs: Attributes with the output of a span.
         calls: Attributes with a list of the tool calls of an answer, beside its text.
         reasoning: Attributes with the reasoning of an answer, beside its text.
+        files: Attributes with a list of the files of an answer, beside its text.
         arguments: Attributes with the arguments of a tool.
         results: Attributes with the result of a tool.
         models: Attributes with the model's name.
@@ -60,6 +61,7 @@ class Convention:
     outputs: tuple[str, ...] = ()
     calls: tuple[str, ...] = ()
     reasoning: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
     arguments: tuple[str, ...] = ()
     results: tuple[str, ...] = ()
     models: tuple[str, ...] = ()

@@ -23,8 +23,8 @@ VERCEL_AI = Convention(
         "ai.response.model", "ai.toolCall.id", "ai.toolCall.name",
     }),
     content_prefixes=(
-        "ai.prompt", "ai.response.object", "ai.response.reasoning", "ai.response.text", "ai.response.toolCalls",
-        "ai.result.", "ai.toolCall.args", "ai.toolCall.result", "ai.value",
+        "ai.prompt", "ai.response.files", "ai.response.object", "ai.response.reasoning", "ai.response.text",
+        "ai.response.toolCalls", "ai.result.", "ai.toolCall.args", "ai.toolCall.result", "ai.value",
     ),
     kinds={
         "ai.operationId": {
@@ -36,6 +36,7 @@ VERCEL_AI = Convention(
     outputs=("ai.response.text", "ai.response.object"),
     calls=("ai.response.toolCalls",),
     reasoning=("ai.response.reasoning",),
+    files=("ai.response.files",),
     arguments=("ai.toolCall.args",),
     results=("ai.toolCall.result",),
     models=("ai.response.model", "ai.model.id"),

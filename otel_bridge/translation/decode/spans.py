@@ -63,6 +63,7 @@ _INPUTS = _of_all(lambda convention: convention.inputs)
 _OUTPUTS = _of_all(lambda convention: convention.outputs)
 _CALLS = _of_all(lambda convention: convention.calls)
 _REASONING = _of_all(lambda convention: convention.reasoning)
+_FILES = _of_all(lambda convention: convention.files)
 _ARGUMENTS = _of_all(lambda convention: convention.arguments)
 _RESULTS = _of_all(lambda convention: convention.results)
 _CALL_IDS = (semconv.GEN_AI_TOOL_CALL_ID, "tool_call.id", "tool.id", "ai.toolCall.id")
@@ -374,9 +375,14 @@ def _answer_in(attributes: Mapping[str, Json]) -> Chat:
     calls = parsed_json(first_of(attributes, _CALLS))
     if isinstance(calls, list) and calls:
         beside["tool_calls"] = calls
-    if beside:
+    files = parsed_json(first_of(attributes, _FILES))
+    has_files = isinstance(files, list) and bool(files)
+    if beside or has_files:
         message: Message = {"role": "assistant"}
         if answer.messages:
             message = answer.messages.pop()
+        if has_files:
+            text = message.get("content")
+            beside["content"] = [*([text] if text else []), *cast("list[Json]", files)]
         answer.add({**message, **beside}, "assistant")
     return answer

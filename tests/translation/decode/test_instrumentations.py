@@ -512,3 +512,24 @@ def test_reasoning_beside_an_answer_of_vercels_sdk_is_its_reasoning() -> None:
         "content": "done",
         "reasoning_content": "hm",
     }
+
+
+def test_files_beside_an_answer_of_vercels_sdk_are_parts_of_it() -> None:
+    file = {"type": "file", "mediaType": "image/png", "data": "iVBORw0KGgo="}
+    generation = {
+        "ai.operationId": "ai.generateText.doGenerate", "ai.prompt.messages": json.dumps([HI]),
+        "ai.response.files": json.dumps([file]),
+    }  # fmt: skip
+    image = {
+        "type": "image_url",
+        "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="},
+    }
+
+    alone = conversation_of([generation])
+    with_text = conversation_of([{**generation, "ai.response.text": "done"}])
+
+    assert alone.messages[1] == {"role": "assistant", "content": [image]}
+    assert with_text.messages[1] == {
+        "role": "assistant",
+        "content": [{"type": "text", "text": "done"}, image],
+    }
