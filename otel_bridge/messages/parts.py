@@ -6,6 +6,7 @@ Source: OpenTelemetry GenAI conventions 1.41, ``gen-ai-input-messages.json``.
 from __future__ import annotations
 
 import base64
+import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, cast
@@ -32,6 +33,7 @@ UNREAD = "rollout_message"
 """Reason of values in no known shape, which are kept as text."""
 MAX_NAME_CHARS = 256
 _MAX_PATH_CHARS = 255
+_MAX_SCHEME_CHARS = 64
 _TEXT_TYPES = ("text", "reasoning")
 _TEXT_KEYS = frozenset({"type", "content"})
 EMPTY: Sequence[Json] = (None, "", [], {})
@@ -368,7 +370,14 @@ class Parts:
 
     # --- media ------------------------------------------------------------------------------------
     def _add_medium(self, kind: str, fields: ReadFields) -> None:
-        self.parts.append(self._media(kind, fields))
+        """Add a medium, or the texts that a document of Anthropic is made of."""
+        source = fields_of(fields.whole.get(shapes.SOURCE_KEY)) or {}
+        content_key = shapes.TEXT_SOURCES.get(str(source.get("type")))
+        inner = content_key and fields.inside(fields[shapes.SOURCE_KEY])
+        if content_key and inner:
+            self.add_content(inner.get(content_key))
+        else:
+            self.parts.append(self._media(kind, fields))
 
     def _media(self, kind: str, fields: ReadFields) -> dict[str, Json]:
         """Encode an image, audio, video or file as ``uri``, ``blob`` or ``file``.
@@ -390,16 +399,22 @@ class Parts:
         data = first(
             inner, shapes.BINARY_KEYS if kind == "binary" else shapes.DATA_KEYS
         )
+        is_encoded = shapes.ENCODED_KEY in fields.whole
+        if data is None and is_encoded:
+            data = source
         if isinstance(data, (bytes, bytearray, memoryview)):
-            data = base64.b64encode(bytes(cast("bytes", data))).decode()
-        if isinstance(data, str):
+            content = bytes(cast("bytes", data))
+            data = (content if is_encoded else base64.b64encode(content)).decode()
+        # Vercel's AI SDK takes a URL in the place of base64, which has no colon.
+        if isinstance(data, str) and ":" not in data[:_MAX_SCHEME_CHARS]:
             mime = (
                 first(inner, shapes.MIME_KEYS)
                 or f"{modality}/{inner.get('format', '*')}"
             )
             return self.blob(str(mime), modality, data)
-        address = source if isinstance(source, str) else first(inner, shapes.URL_KEYS)
-        if isinstance(address, str):
+        address = first(inner, shapes.URL_KEYS) if data is None else data
+        address = _address_in(source) or _address_in(address)
+        if address:
             return self._address(address, modality)
         picture = self._picture(source)
         if picture is not None:
@@ -453,6 +468,17 @@ def _modality(kind: str, fields: Mapping[str, Any]) -> str | None:
         if mime.startswith(modality):
             return modality
     return "document"
+
+
+def _address_in(value: object) -> str | None:
+    """Return the text of an address, a path or a URL of pydantic, ``None`` for anything else."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, os.PathLike):
+        return os.fsdecode(cast("os.PathLike[str]", value))
+    if hasattr(value, "scheme") and hasattr(value, "path"):
+        return str(value)
+    return None
 
 
 def _is_base64(address: str) -> bool:

@@ -121,7 +121,7 @@ CALL = "call"
 ANSWER = "answer"
 KINDS: Mapping[str, str] = {
     "text": TEXT, "input_text": TEXT, "output_text": TEXT, "summary_text": TEXT, "system-prompt": TEXT,
-    "user-prompt": TEXT,
+    "user-prompt": TEXT, "text-plain": TEXT,
     "reasoning": REASONING, "reasoning_text": REASONING, "thinking": REASONING, "redacted_thinking": REASONING,
     "tool_call": CALL, "tool_use": CALL, "function_call": CALL, "server_tool_use": CALL, "mcp_tool_use": CALL,
     "custom_tool_call": CALL, "mcp_call": CALL, "web_search_call": CALL, "file_search_call": CALL,
@@ -185,10 +185,23 @@ DOCUMENTS = frozenset(
     {"file", "input_file", "document", "document-url", "media", "binary"}
 )
 """Types whose modality their MIME type says, ``document`` where it does not."""
-SOURCE_KEYS = ("file", "source", "url", "data", "bytes")
+SOURCE_KEY = "source"
+TEXT_SOURCES = {"text": "data", "content": "content"}
+"""Type of a source of Anthropic that is not a medium to the key of its text, or of its parts."""
+SOURCE_KEYS = ("file", SOURCE_KEY, "url", "data", "bytes", "path")
 """Keys of a medium's content beside those named after its type and modality."""
-MIME_KEYS = ("media_type", "mime_type", "mimeType", "mediaType")
-DATA_KEYS = ("data", "bytes")
+MIME_KEYS = (
+    "media_type",
+    "mime_type",
+    "mimeType",
+    "mediaType",
+    "image_mimetype",
+    "video_mimetype",
+    "document_mimetype",
+)
+DATA_KEYS = ("data", "bytes", "base64")
+ENCODED_KEY = "block_type"
+"""Key of the type of LlamaIndex's media, whose bytes are base64 already."""
 BINARY_KEYS = (*DATA_KEYS, "binary_content", "content")
 """Keys of the data of pydantic-ai's type ``binary``; those of another type may be an address."""
-URL_KEYS = ("url", "uri", "file_uri", "fileUri", "file_data")
+URL_KEYS = ("url", "uri", "file_uri", "fileUri", "file_url", "file_data")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -485,3 +486,58 @@ def test_the_data_in_a_result_of_bedrock_is_its_json() -> None:
     assert _messages([{"role": "user", "content": [{"toolResult": result}]}]) == [
         ("user", [{**_RESULT, "response": '{"a":1}\nR'}])
     ]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        {"type": "text", "media_type": "text/plain", "data": "key: sk-ant-api03-" + "a" * 40},
+        {"type": "content", "content": [{"type": "text", "text": "key: sk-ant-api03-" + "a" * 40}]},
+        {"type": "content", "content": "key: sk-ant-api03-" + "a" * 40},
+    ],
+)  # fmt: skip
+def test_the_text_of_a_document_is_a_text_without_its_secrets(source: Any) -> None:
+    document = {"type": "document", "source": source, "title": "T"}
+
+    ((role, (part,)),) = _messages([{"role": "user", "content": [document]}])
+
+    assert (role, part["type"], part["title"]) == ("user", "text", "T")
+    assert part["content"] == "key: [redacted]"
+
+
+class Url:
+    """A URL of pydantic, which is not a text."""
+
+    scheme = "http"
+    path = "/y.png"
+
+    def __str__(self) -> str:
+        return "http://x/y.png"
+
+
+_DATA: Final = {"type": "blob", "mime_type": "image/png", "modality": "image", "content": "AAAA"}  # fmt: skip
+_URI: Final = {"type": "uri", "modality": "image", "uri": "http://x/y.png"}
+
+
+@pytest.mark.parametrize(
+    ("part", "medium"),
+    [
+        ({"type": "image", "base64": "AAAA", "mime_type": "image/png"}, _DATA),  # LangChain 1
+        ({"block_type": "image", "image": b"AAAA", "image_mimetype": "image/png"}, _DATA),  # LlamaIndex
+        ({"block_type": "image", "image": None, "url": Url()}, _URI),
+        ({"block_type": "image", "path": Path("y.png")}, {**_URI, "uri": "y.png"}),
+        ({"type": "file", "mediaType": "image/png", "data": "http://x/y.png"}, _URI),  # Vercel's AI SDK
+        ({"type": "input_file", "file_url": "http://x/y.pdf"},  # OpenAI's Responses
+         {"type": "uri", "modality": "document", "uri": "http://x/y.pdf"}),
+    ],
+)  # fmt: skip
+def test_a_medium_has_its_data_or_address(part: Any, medium: Any) -> None:
+    ((_, (read_part,)),) = _messages([{"role": "user", "content": [part]}])
+
+    assert {key: read_part[key] for key in medium} == medium
+
+
+def test_a_plain_text_of_langchain_is_a_text() -> None:
+    part = {"type": "text-plain", "text": "A"}
+
+    assert _messages([{"role": "assistant", "content": [part]}]) == [_ANSWER]
