@@ -13,6 +13,7 @@ from otel_bridge.messages.fields import (
     ReadFields,
     fields_of,
     first,
+    parsed,
     plain,
     text_or_none,
 )
@@ -165,7 +166,7 @@ def _add_message(parts: Parts, fields: ReadFields) -> None:
         for key in shapes.REASONING_KEYS:
             if _is_same(fields.whole.get(key), thought):
                 fields.skip(key)
-    parts.add_content(first(fields, shapes.CONTENT_KEYS))
+    _add_said(parts, fields)
     _add_media(parts, fields)
     refusal = fields.whole.get("refusal")
     if isinstance(refusal, str):
@@ -179,6 +180,36 @@ def _add_message(parts: Parts, fields: ReadFields) -> None:
             parts.add_calls(extras.get(key))
     if _are_read(extras, thought):
         fields.skip(shapes.EXTRAS)
+
+
+def _add_said(parts: Parts, fields: ReadFields) -> None:
+    """Add the content of a message, by its role or Harmony's channel a tool call or reasoning."""
+    content: object = first(fields, shapes.CONTENT_KEYS)
+    role = first(fields.whole, shapes.ROLE_KEYS)
+    channel = fields.whole.get(shapes.CHANNEL_KEY)
+    recipient = fields.whole.get(shapes.RECIPIENT_KEY)
+    calls: object = None
+    if isinstance(role, str) and role in shapes.CALL_ROLES:
+        calls = parsed(content) if isinstance(content, str) else content
+    elif channel in shapes.TOOL_CHANNELS and recipient not in shapes.NO_TOOLS:
+        fields.skip(shapes.RECIPIENT_KEY)
+        calls = {"name": recipient, "arguments": _text_in(content)}
+    if calls is not None and not isinstance(calls, str):
+        parts.add_calls(calls)
+    elif channel == shapes.REASONING_CHANNEL:
+        fields.skip(shapes.CHANNEL_KEY)
+        parts.add_reasoning(content)
+    else:
+        parts.add_content(content)
+
+
+def _text_in(content: object) -> object:
+    """Return the text of content of one text part, anything else unchanged."""
+    entries = plain(content)
+    if not isinstance(entries, list) or len(cast("list[object]", entries)) != 1:
+        return content
+    text = (fields_of(cast("list[object]", entries)[0]) or {}).get("text")
+    return text if isinstance(text, str) else content
 
 
 def _are_read(extras: Mapping[str, Any], thought: object) -> bool:

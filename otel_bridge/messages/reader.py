@@ -234,6 +234,8 @@ def _of_fields(
 
     Nothing for empty ones.
     """
+    if shapes.AUTHOR_KEY in fields:
+        fields = _with_author(fields)
     role = first(fields, shapes.ROLE_KEYS)
     kind = first(fields, shapes.KIND_KEYS)
     # A message that names its role is not a wrapper, whatever it holds.
@@ -254,6 +256,16 @@ def _of_fields(
         yield from _with_wrapper(iter([message]), fields, prompt_key)
     elif fields and not holds_none(fields):
         yield Message("", None, value)
+
+
+def _with_author(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return *fields* with role and name of their author, if this has a role that they do not name."""
+    author = fields_of(fields[shapes.AUTHOR_KEY])
+    if author is None or author.get("role") is None or "role" in fields:
+        return fields
+    merged = {**fields, "role": author["role"], "name": author.get("name")}
+    merged[shapes.AUTHOR_KEY] = without(author, ("role", "name")) or None
+    return merged
 
 
 def _prompt_key(fields: Mapping[str, Any]) -> str | None:

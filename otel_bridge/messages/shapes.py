@@ -55,6 +55,16 @@ FINISH_HOLDERS = frozenset({"response_metadata", "generation_info"})
 EXTRAS = "additional_kwargs"
 """Key under which LangChain keeps what its own fields do not have: calls of older models, reasoning."""
 ROLE_KEYS = ("role", "from")
+AUTHOR_KEY = "author"
+"""Key of what holds the role and the name of a message, in OpenAI's Harmony."""
+CHANNEL_KEY = "channel"
+RECIPIENT_KEY = "recipient"
+"""Keys of a message of Harmony: to whom it speaks, a reader by default, else a tool."""
+REASONING_CHANNEL = "analysis"
+TOOL_CHANNELS = (REASONING_CHANNEL, "commentary")
+"""Channels in which a model calls tools; those that are built in are called in that of reasoning."""
+NO_TOOLS = (None, "all", "assistant")
+"""Recipients of a message that is not a call."""
 CONTENT_KEYS = ("content", "value", "text", "message", "blocks")
 """Keys of a message's content: OpenAI's and most others, ShareGPT's, completions, Cohere's, LlamaIndex's."""
 PARTS_KEY = "parts"
@@ -95,9 +105,12 @@ MESSAGE_KEYS = frozenset(
 ROLES: Mapping[str, str] = {
     "human": "user", "gpt": "assistant", "ai": "assistant", "model": "assistant", "chatbot": "assistant",
     "CHATBOT": "assistant", "USER": "user", "SYSTEM": "system", "TOOL": "tool",
-    "function": "tool", "observation": "tool", "function_call": "assistant",
+    "function": "tool", "observation": "tool", "function_call": "assistant", "tool_call": "assistant",
+    "tool_response": "tool", "tool-response": "tool",
 }  # fmt: skip
 """Names of roles to those of GenAI; any other name is the role itself."""
+CALL_ROLES = frozenset({"function_call", "tool_call"})
+"""Roles of LLaMA-Factory's ShareGPT and ms-swift whose content is JSON text of a tool call, or of several."""
 TYPE_ROLES: Mapping[str, str] = {
     "human": "user", "HumanMessage": "user", "HumanMessageChunk": "user",
     "ai": "assistant", "AIMessage": "assistant", "AIMessageChunk": "assistant",
@@ -173,7 +186,9 @@ ARGUMENT_KEYS = (
     "input",
     "args",
     "parameters",
+    "tool_kwargs",
     "action",
+    "operation",
     "code",
     "queries",
 )

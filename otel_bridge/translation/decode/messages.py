@@ -25,6 +25,8 @@ from otel_bridge.messages.parts_form import parts_form
 from otel_bridge.messages.reader import Message as LibraryMessage
 from otel_bridge.messages.reader import holds_none, read
 from otel_bridge.messages.shapes import (
+    CALL_ROLES,
+    CHANNEL_KEY,
     DOCUMENTS,
     EXTRAS,
     FINISH_HOLDERS,
@@ -66,7 +68,7 @@ _OPENAI_TYPES = frozenset({"text", _FILE})
 """Types of parts of OpenAI's chat messages that other libraries have too."""
 _LIBRARY_TYPES = frozenset({*KINDS, *MODALITIES, *DOCUMENTS})
 _LIBRARY_KEYS = frozenset(
-    {"reasoning", "thinking", "function_call", EXTRAS, *MEDIA_KEYS}
+    {"reasoning", "thinking", "function_call", CHANNEL_KEY, EXTRAS, *MEDIA_KEYS}
 )
 """Keys of a message that have another place in OpenAI's form."""
 _REASON_KEYS = FINISH_KEYS | FINISH_HOLDERS
@@ -194,7 +196,7 @@ def _is_plain(entry: Mapping[str, Json]) -> bool:
     It names its role, and its parts and calls are of known types of that form, or of types that no
     library is known to have. Such messages are nearly all, and stay as they are.
     """
-    if not _has_role(entry):
+    if not _has_role(entry) or entry["role"] in CALL_ROLES:
         return False
     parts = entry.get("parts")
     if isinstance(parts, list):

@@ -541,3 +541,89 @@ def test_a_plain_text_of_langchain_is_a_text() -> None:
     part = {"type": "text-plain", "text": "A"}
 
     assert _messages([{"role": "assistant", "content": [part]}]) == [_ANSWER]
+
+
+class Author(BaseModel):
+    """The author of a message of Harmony."""
+
+    role: str
+    name: str | None = None
+
+
+def _harmony(role: str, text: str, name: str | None = None, **fields: Any) -> Any:
+    content = [{"type": "text", "text": text}]
+    return {"author": Author(role=role, name=name), "content": content, **fields}
+
+
+def test_a_conversation_of_harmony_has_its_roles_reasoning_and_calls() -> None:
+    tool = "functions.search"
+    called = {"channel": "commentary", "recipient": tool}
+    messages = [
+        _harmony("user", "Q"),
+        _harmony("assistant", "why", channel="analysis"),
+        _harmony("assistant", '{"q": "x"}', **called),
+        _harmony("tool", "R", tool, channel="commentary", recipient="assistant"),
+        _harmony("assistant", "A", channel="final"),
+    ]
+    call = {"type": "tool_call", "name": tool, "arguments": {"q": "x"}}
+    expected: Any = [
+        _QUESTION,
+        ("assistant", [_THOUGHT]),
+        ("assistant", [call]),
+        ("tool", [{"type": "tool_call_response", "response": "R"}]),
+        _ANSWER,
+    ]
+
+    assert _messages({"messages": messages}) == expected
+    dumped = [
+        {**message, "author": message["author"].model_dump()} for message in messages
+    ]
+    assert _messages(dumped) == expected
+    on_the_wire = read_chat(orjson.dumps(dumped).decode(), "user").messages
+    assert [message["role"] for message in on_the_wire] == [
+        role for role, _ in expected
+    ]
+    assert on_the_wire[1]["reasoning_content"] == "why"
+    assert on_the_wire[2]["tool_calls"] == [
+        {"type": "function", "function": {"name": tool, "arguments": '{"q":"x"}'}}
+    ]
+    assert on_the_wire[3]["name"] == tool
+
+
+def test_who_a_message_of_another_library_is_sent_to_is_a_fact_of_it() -> None:
+    sent = {"role": "user", "content": "Q", "channel": "c", "recipient": "bob"}
+
+    (message,) = content_of([sent], LIMITS).messages
+
+    assert orjson.loads(message.json) == {
+        "role": "user", "parts": _QUESTION[1], "channel": "c", "recipient": "bob",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("role", ["function_call", "tool_call"])
+def test_a_message_whose_role_is_a_call_is_that_call(role: str) -> None:
+    call = '{"name": "search", "arguments": {"q": "x"}}'
+    expected = {key: _CALL[key] for key in ("type", "name", "arguments")}
+    given = [
+        {"from": role, "value": call},
+        {"role": role, "content": f"[{call}, {call}]"},
+        {"role": role, "content": "broken {"},
+    ]
+
+    assert _messages(given) == [
+        ("assistant", [expected]),
+        ("assistant", [expected, expected]),
+        ("assistant", [{"type": "text", "content": "broken {"}]),
+    ]
+    calls = read_chat(orjson.dumps(given[1:2]).decode(), "user").messages[0][
+        "tool_calls"
+    ]
+    assert isinstance(calls, list)
+    assert len(calls) == 2
+
+
+@pytest.mark.parametrize("role", ["tool-response", "tool_response"])
+def test_the_answer_of_a_tool_of_smolagents_or_swift_is_one(role: str) -> None:
+    expected = [("tool", [{"type": "tool_call_response", "response": "R"}])]
+
+    assert _messages([{"role": role, "content": "R"}]) == expected
