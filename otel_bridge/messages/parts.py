@@ -311,6 +311,8 @@ class Parts:
             call_id = text_or_none(first(fields, shapes.CALL_ID_KEYS))
             name = text_or_none(first(fields, shapes.CALL_NAME_KEYS))
             self.add_answer(call_id, _answer_in(fields), name)
+            if name is not None:  # of the tool, which a message has itself
+                self.parts[-1]["name"] = self.name(name)
 
     def _add_thoughts(self, fields: ReadFields) -> None:
         """Add reasoning, and its summary where it has both.

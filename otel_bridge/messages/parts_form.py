@@ -122,8 +122,16 @@ def _add_answer(parts: Parts, fields: ReadFields) -> None:
     if _holds_answers(content):
         parts.add_content(content)
     else:
-        call_id = text_or_none(first(fields, shapes.ANSWER_CALL_KEYS))
-        parts.add_answer(call_id, content, text_or_none(fields.get("name")))
+        extras = fields_of(fields.whole.get(shapes.EXTRAS)) or {}
+        call_id = first(fields, shapes.ANSWER_CALL_KEYS)
+        if call_id is None and shapes.TAU_KEY in fields.whole:
+            call_id = fields.get("id")
+        if call_id is None:  # LlamaIndex
+            call_id = first(extras, shapes.ANSWER_CALL_KEYS)
+        name = text_or_none(first(fields, ("name",))) or text_or_none(
+            extras.get("name")
+        )
+        parts.add_answer(text_or_none(call_id), content, name)
     _add_media(parts, fields)
 
 

@@ -19,7 +19,7 @@ from otel_bridge.messages.fields import (
     plain,
     text_or_none,
 )
-from otel_bridge.values.mappings import without
+from otel_bridge.values.mappings import present, without
 from otel_bridge.values.reading import ReadBudget, items_of
 
 _MAX_NESTING = 8
@@ -238,8 +238,9 @@ def _of_fields(
         fields = _with_author(fields)
     role = first(fields, shapes.ROLE_KEYS)
     kind = first(fields, shapes.KIND_KEYS)
-    # A message that names its role is not a wrapper, whatever it holds.
-    if role is None and depth < _MAX_NESTING and not is_item(kind):
+    # A message that names its role is not a wrapper, whatever else it holds.
+    may_wrap = role is None or shapes.ANSWERS_KEY in fields
+    if may_wrap and depth < _MAX_NESTING and not is_item(kind):
         key = _key_inside(fields)
         if key is not None:
             messages = read(_typed(fields[key], kind), items, depth + 1)
@@ -353,11 +354,8 @@ def _with_wrapper(
     if key in shapes.REQUESTS and (system := _system_of(wrapper)) is not None:
         yield system
         wrapper = without(wrapper, shapes.SYSTEM_KEYS)
-    facts = {
-        name: fact
-        for name, fact in wrapper.items()
-        if name != key and name not in shapes.KIND_KEYS and fact is not None
-    }
+    read_keys = {key, *shapes.KIND_KEYS, *shapes.ROLE_KEYS}
+    facts = present(without(wrapper, read_keys))
     reason = _reason_of_response(wrapper)
     if reason is not None:
         facts["finish_reason"] = reason

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 # --- entries and messages -------------------------------------------------------------------------
 CONTAINERS = (
+    "tool_messages",
     "messages",
     "conversations",
     "conversation",
@@ -82,6 +83,10 @@ MEDIA_KEYS = {
 }
 """Keys of media beside a message's content (Ollama, ms-swift, OpenAI's answers in audio) to their modality."""
 ANSWER_CALL_KEYS = ("tool_call_id", "call_id", "tool_use_id")
+TAU_KEY = "requestor"
+"""Key of messages of tau2-bench, whose answers of tools have the id of their call as their own."""
+ANSWERS_KEY = "tool_messages"
+"""Key of the answers of several tools in one message of tau2-bench."""
 TYPE_KEYS = ("type", "kind")
 """Keys of a message's type, whose text is not a fact of it."""
 

@@ -53,7 +53,7 @@ _READ_KEYS: Mapping[str, frozenset[str]] = {
     "reasoning": frozenset({"type", "content"}),
     "tool_call": frozenset({"type", "id", "name", "arguments"}),
     "server_tool_call": frozenset({"type", "id", "name", "server_tool_call"}),
-    "tool_call_response": frozenset({"type", "id", *_RESULT_KEYS}),
+    "tool_call_response": frozenset({"type", "id", "name", *_RESULT_KEYS}),
     "server_tool_call_response": frozenset(
         {"type", "id", *_RESULT_KEYS, "server_tool_call_response"}
     ),
@@ -559,6 +559,7 @@ def _tool_message(part: dict[str, Json], result_keys: tuple[str, ...]) -> Messag
     message: Message = {"role": "tool", "content": as_text(result)}
     if isinstance(part.get("id"), str):
         message["tool_call_id"] = part["id"]
+    message.update(_named(part.get("name")))
     return message
 
 

@@ -96,7 +96,7 @@ _PYDANTIC_AI: Final = [
 _PYDANTIC_AI_MESSAGES: Final = [
     ("system", [{"type": "text", "content": "S"}]),
     _QUESTION,
-    ("tool", [_RESULT]),
+    ("tool", [{**_RESULT, "name": "search"}]),
     (
         "user",
         [
@@ -149,7 +149,7 @@ SHAPES: Final[dict[str, tuple[Any, list[tuple[str, Parts]]]]] = {
         [{"role": "assistant", "content": [
             {"type": "tool-call", "toolCallId": "c", "toolName": "search", "input": {"q": "x"}}]},
          {"role": "tool", "content": [{"type": "tool-result", "toolCallId": "c", "toolName": "s", "output": "R"}]}],
-        [("assistant", [_CALL]), ("tool", [_RESULT])]),
+        [("assistant", [_CALL]), ("tool", [{**_RESULT, "name": "s"}])]),
     "LangChain's pairs": ([("human", "Q"), ("ai", "A")], [_QUESTION, _ANSWER]),
     "LangChain's chunk": ({"type": "AIMessageChunk", "content": "A"}, [_ANSWER]),
     "LangChain's dumpd": (
@@ -627,3 +627,32 @@ def test_the_answer_of_a_tool_of_smolagents_or_swift_is_one(role: str) -> None:
     expected = [("tool", [{"type": "tool_call_response", "response": "R"}])]
 
     assert _messages([{"role": role, "content": "R"}]) == expected
+
+
+def test_the_answers_of_tools_of_tau_and_llamaindex_name_their_calls() -> None:
+    answer = {"role": "tool", "id": "c", "content": "R", "requestor": "assistant"}
+    extras = {"tool_call_id": "c", "name": "search"}
+
+    assert _messages([
+        answer, {"role": "tool", "tool_messages": [answer, answer]},
+        {"role": "tool", "content": "R", "additional_kwargs": extras},
+    ]) == [("tool", [_RESULT])] * 4  # fmt: skip
+
+
+def test_the_name_of_a_tool_stays_with_its_answer() -> None:
+    answer = {"function_response": {"name": "search", "response": {"r": 1}}}
+    content = content_of([{"role": "user", "parts": [answer]}], LIMITS)
+    message = orjson.loads(content.messages[0].json)
+
+    assert read_chat([message], "user").messages == [
+        {"role": "tool", "content": '{"r":1}', "name": "search"}
+    ]
+
+
+def test_a_call_of_llamaindex_has_its_arguments() -> None:
+    names = {"tool_call_id": "c", "tool_name": "search"}
+    call = {"block_type": "tool_call", **names, "tool_kwargs": {"q": "x"}}
+
+    assert _messages([{"role": "assistant", "blocks": [call]}]) == [
+        ("assistant", [_CALL])
+    ]
