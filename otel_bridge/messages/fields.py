@@ -84,9 +84,14 @@ def first(
     """Return the first of *names* that has a value; ``None`` without one."""
     for name in names:
         value = fields.get(name)
-        if value is not None:
+        if value is not None and not is_absent(value):
             return value
     return None
+
+
+def is_absent(value: object) -> bool:
+    """Return whether *value* is the NaN of a cell that a row of pandas does not have."""
+    return isinstance(value, float) and math.isnan(value)
 
 
 class ReadFields(Mapping[str, Any]):
@@ -152,8 +157,7 @@ def text_or_none(value: object) -> str | None:
     """
     if isinstance(value, str):
         return str.__str__(value) or None
-    is_nan = isinstance(value, float) and math.isnan(value)
-    if is_nan or is_missing(value):
+    if is_absent(value) or is_missing(value):
         return None
     return any_text(value)
 
@@ -195,7 +199,7 @@ def entries_of(value: object) -> Sequence[object]:
     value = plain(value)
     if isinstance(value, str):
         value = parsed(value)
-    if value is None or value == "" or (isinstance(value, float) and math.isnan(value)):
+    if value is None or value == "" or is_absent(value):
         return ()
     if (
         isinstance(value, (str, bytes))

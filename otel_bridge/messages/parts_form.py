@@ -13,6 +13,7 @@ from otel_bridge.messages.fields import (
     ReadFields,
     fields_of,
     first,
+    is_absent,
     parsed,
     plain,
     text_or_none,
@@ -108,6 +109,7 @@ def _says_nothing(key: str, value: object) -> bool:
     """Return whether a field is a type, which the role says, or a default of LangChain's messages."""
     return (
         value is None
+        or is_absent(value)
         or (key in shapes.TYPE_KEYS and isinstance(value, str))
         or (key == "example" and value is False)
     )

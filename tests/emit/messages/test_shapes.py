@@ -656,3 +656,19 @@ def test_a_call_of_llamaindex_has_its_arguments() -> None:
     assert _messages([{"role": "assistant", "blocks": [call]}]) == [
         ("assistant", [_CALL])
     ]
+
+
+def test_a_cell_that_a_row_of_pandas_does_not_have_is_no_field_of_its_message() -> None:
+    call = {"role": "assistant", "tool_calls": [_LANGCHAIN_CALL]}
+    answer = {"role": "tool", "content": "R", "tool_call_id": "c"}
+    thought = {"role": "assistant", "content": "A", "reasoning": "why", "weight": 0.5}
+    table = pandas.DataFrame([{"role": "user", "content": "Q"}, call, answer, thought])
+
+    for rows in (table, table.to_dict("records")):
+        messages = content_of(rows, LIMITS).messages
+        assert [orjson.loads(message.json) for message in messages] == [
+            {"role": "user", "parts": _QUESTION[1]},
+            {"role": "assistant", "parts": [_CALL]},
+            {"role": "tool", "parts": [_RESULT]},
+            {"role": "assistant", "parts": [_THOUGHT, *_ANSWER[1]], "weight": 0.5},
+        ]
