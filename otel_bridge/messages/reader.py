@@ -239,6 +239,10 @@ def _of_fields(
     role = first(fields, shapes.ROLE_KEYS)
     kind = first(fields, shapes.KIND_KEYS)
     # A message that names its role is not a wrapper, whatever else it holds.
+    if role is None and depth < _MAX_NESTING and _is_exchange(fields):
+        messages = read([fields[key] for key in shapes.EXCHANGE], items, depth + 1)
+        yield from _with_wrapper(messages, fields, *shapes.EXCHANGE)
+        return
     may_wrap = role is None or shapes.ANSWERS_KEY in fields
     if may_wrap and depth < _MAX_NESTING and not is_item(kind):
         key = _key_inside(fields)
@@ -257,6 +261,18 @@ def _of_fields(
         yield from _with_wrapper(iter([message]), fields, prompt_key)
     elif fields and not holds_none(fields):
         yield Message("", None, value)
+
+
+def _is_exchange(fields: Mapping[str, Any]) -> bool:
+    """Return whether *fields* hold a list of messages that were sent, and one of those that came back.
+
+    Two texts may be data of any kind.
+    """
+    for key in shapes.EXCHANGE:
+        messages = plain(fields.get(key))
+        if not isinstance(messages, (list, tuple)) or not messages:
+            return False
+    return True
 
 
 def _with_author(fields: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -343,18 +359,18 @@ def _key_inside(fields: Mapping[str, Any]) -> str | None:
 
 
 def _with_wrapper(
-    messages: Iterator[Message], wrapper: Mapping[str, Any], key: str
+    messages: Iterator[Message], wrapper: Mapping[str, Any], *keys: str
 ) -> Iterator[Message]:
-    """Yield *messages*, the first that has fields with what the wrapper has beside *key*.
+    """Yield *messages*, the first that has fields with what the wrapper has beside *keys*.
 
     The system's text beside the messages of a request is a message before them.
 
     Without a message that has fields the facts are yielded alone, and are kept as text.
     """
-    if key in shapes.REQUESTS and (system := _system_of(wrapper)) is not None:
+    if keys[0] in shapes.REQUESTS and (system := _system_of(wrapper)) is not None:
         yield system
         wrapper = without(wrapper, shapes.SYSTEM_KEYS)
-    read_keys = {key, *shapes.KIND_KEYS, *shapes.ROLE_KEYS}
+    read_keys = {*keys, *shapes.KIND_KEYS, *shapes.ROLE_KEYS}
     facts = present(without(wrapper, read_keys))
     reason = _reason_of_response(wrapper)
     if reason is not None:

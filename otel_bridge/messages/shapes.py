@@ -21,9 +21,12 @@ CONTAINERS = (
     "generations",
     "contents",
     "input",
+    "prompt",
 )
 """Keys of many messages: a row of a data set, OpenAI's and Gemini's requests and responses,
 LangChain's prompts and results."""
+EXCHANGE = ("prompt", "completion")
+"""Keys of the messages of a row of TRL and of a state of verifiers, which follow one another."""
 WRAPPERS = ("message", "data", "kwargs", "content", "output")
 """Keys of one message: OpenAI's ``Choice``, LangChain's ``messages_to_dict`` and ``dumpd``,
 Gemini's ``Candidate``, Bedrock's Converse."""

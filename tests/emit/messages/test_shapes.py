@@ -658,6 +658,22 @@ def test_a_call_of_llamaindex_has_its_arguments() -> None:
     ]
 
 
+def test_a_row_of_a_prompt_and_a_completion_is_both() -> None:
+    row = {
+        "prompt": [{"role": "user", "content": "Q"}],
+        "completion": [{"role": "assistant", "content": "A"}],
+        "answer": "4",
+    }
+
+    for conversation in (row, orjson.dumps(row).decode(), [row]):
+        assert _messages(conversation) == [_QUESTION, _ANSWER]
+    first_message = content_of(row, LIMITS).messages[0]
+    assert orjson.loads(first_message.json)["answer"] == "4"
+    assert _messages({"prompt": row["prompt"], "chosen": []}) == [_QUESTION]
+    text = '{"prompt": "Q", "completion": "A"}'
+    assert _messages(text) == [("user", [{"type": "text", "content": text}])]
+
+
 def test_a_cell_that_a_row_of_pandas_does_not_have_is_no_field_of_its_message() -> None:
     call = {"role": "assistant", "tool_calls": [_LANGCHAIN_CALL]}
     answer = {"role": "tool", "content": "R", "tool_call_id": "c"}
