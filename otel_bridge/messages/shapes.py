@@ -147,10 +147,12 @@ KINDS: Mapping[str, str] = {
     "tool_call": CALL, "tool_use": CALL, "function_call": CALL, "server_tool_use": CALL, "mcp_tool_use": CALL,
     "custom_tool_call": CALL, "mcp_call": CALL, "web_search_call": CALL, "file_search_call": CALL,
     "computer_call": CALL, "code_interpreter_call": CALL, "local_shell_call": CALL, "tool-call": CALL,
-    "builtin-tool-call": CALL, "invalid_tool_call": CALL,
+    "shell_call": CALL, "apply_patch_call": CALL, "tool_search_call": CALL, "builtin-tool-call": CALL,
+    "invalid_tool_call": CALL,
     "tool_call_response": ANSWER, "tool_result": ANSWER, "function_call_output": ANSWER, "mcp_tool_result": ANSWER,
     "custom_tool_call_output": ANSWER, "computer_call_output": ANSWER, "local_shell_call_output": ANSWER,
-    "web_search_tool_result": ANSWER, "code_execution_tool_result": ANSWER, "tool-return": ANSWER,
+    "shell_call_output": ANSWER, "apply_patch_call_output": ANSWER, "web_search_tool_result": ANSWER,
+    "code_execution_tool_result": ANSWER, "tool-return": ANSWER,
     "builtin-tool-return": ANSWER, "retry-prompt": ANSWER, "tool-result": ANSWER,
 }  # fmt: skip
 """Type of a part, or of an item that is a message of one part, to what it is."""

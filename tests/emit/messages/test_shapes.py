@@ -688,3 +688,21 @@ def test_a_cell_that_a_row_of_pandas_does_not_have_is_no_field_of_its_message() 
             {"role": "tool", "parts": [_RESULT]},
             {"role": "assistant", "parts": [_THOUGHT, *_ANSWER[1]], "weight": 0.5},
         ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "facts"),
+    [
+        ("shell_call", {"action": {"q": "x"}}),
+        ("apply_patch_call", {"operation": {"q": "x"}}),
+    ],
+)
+def test_a_call_of_a_built_in_tool_of_openai_and_its_answer_are_read(
+    kind: str, facts: dict[str, Any]
+) -> None:
+    output = {"type": f"{kind}_output", "call_id": "c", "output": "R"}
+
+    assert _messages([{"type": kind, "call_id": "c", **facts}, output]) == [
+        ("assistant", [{**_CALL, "name": kind}]),
+        ("tool", [_RESULT]),
+    ]
