@@ -398,25 +398,13 @@ class Parts:
                 "modality": fields.get("modality", modality),
                 "file_id": file_id,
             }
-        data = first(
-            inner, shapes.BINARY_KEYS if kind == "binary" else shapes.DATA_KEYS
-        )
-        is_encoded = shapes.ENCODED_KEY in fields.whole
-        if data is None and is_encoded:
-            data = source
-        if isinstance(data, (bytes, bytearray, memoryview)):
-            content = bytes(cast("bytes", data))
-            data = (content if is_encoded else base64.b64encode(content)).decode()
+        data = _data_of(kind, fields, inner, source)
         # Vercel's AI SDK takes a URL in the place of base64, which has no colon.
         if isinstance(data, str) and ":" not in data[:_MAX_SCHEME_CHARS]:
-            mime = (
-                first(inner, shapes.MIME_KEYS)
-                or f"{modality}/{inner.get('format', '*')}"
-            )
-            return self.blob(str(mime), modality, data)
-        address = first(inner, shapes.URL_KEYS) if data is None else data
-        address = _address_in(source) or _address_in(address)
-        if address:
+            return self.blob(_mime_of(inner, modality), modality, data)
+        url = first(inner, shapes.URL_KEYS) if data is None else data
+        address = _address_in(source) or _address_in(url)
+        if address is not None:
             return self._address(address, modality)
         picture = self._picture(source)
         if picture is not None:
@@ -470,6 +458,29 @@ def _modality(kind: str, fields: Mapping[str, Any]) -> str | None:
         if mime.startswith(modality):
             return modality
     return "document"
+
+
+def _data_of(
+    kind: str, fields: ReadFields, inner: ReadFields, source: object
+) -> object:
+    """Return the data of a medium, bytes as base64; ``None`` without any.
+
+    A text may be an address. The bytes of LlamaIndex are base64, under the name of their modality.
+    """
+    keys = shapes.BINARY_KEYS if kind == "binary" else shapes.DATA_KEYS
+    data: object = first(inner, keys)
+    is_encoded = shapes.ENCODED_KEY in fields.whole
+    if data is None and is_encoded:
+        data = source
+    if not isinstance(data, (bytes, bytearray, memoryview)):
+        return data
+    content = bytes(cast("bytes", data))
+    return (content if is_encoded else base64.b64encode(content)).decode()
+
+
+def _mime_of(fields: ReadFields, modality: str) -> str:
+    mime = first(fields, shapes.MIME_KEYS)
+    return str(mime or f"{modality}/{fields.get('format', '*')}")
 
 
 def _address_in(value: object) -> str | None:

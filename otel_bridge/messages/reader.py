@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import UserString
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple, TypeAlias, cast
 
 from otel_bridge.errors import any_error_but_signals
@@ -238,18 +239,13 @@ def _of_fields(
         fields = _with_author(fields)
     role = first(fields, shapes.ROLE_KEYS)
     kind = first(fields, shapes.KIND_KEYS)
-    # A message that names its role is not a wrapper, whatever else it holds.
-    if role is None and depth < _MAX_NESTING and _is_exchange(fields):
-        messages = read([fields[key] for key in shapes.EXCHANGE], items, depth + 1)
-        yield from _with_wrapper(messages, fields, *shapes.EXCHANGE)
+    keys: tuple[str, ...] = ()
+    if depth < _MAX_NESTING and not is_item(kind):
+        keys = _keys_inside(fields, role)
+    if keys:
+        inner = [read(_typed(fields[key], kind), items, depth + 1) for key in keys]
+        yield from _with_wrapper(chain.from_iterable(inner), fields, *keys)
         return
-    may_wrap = role is None or shapes.ANSWERS_KEY in fields
-    if may_wrap and depth < _MAX_NESTING and not is_item(kind):
-        key = _key_inside(fields)
-        if key is not None:
-            messages = read(_typed(fields[key], kind), items, depth + 1)
-            yield from _with_wrapper(messages, fields, key)
-            return
     role_name = _role_name(role, kind, fields)
     parts = plain(fields.get(shapes.PARTS_KEY))
     if isinstance(parts, (list, tuple)):
@@ -334,6 +330,17 @@ def _role_name(role: object, kind: object, fields: Mapping[str, Any]) -> str:
         role = "assistant"
     name = str(getattr(role, "value", role) or "")
     return shapes.ROLES.get(name, name)
+
+
+def _keys_inside(fields: Mapping[str, Any], role: object) -> tuple[str, ...]:
+    """Return the keys of what a container or wrapper holds; empty when *fields* are a message themselves."""
+    # A message that names its role is not a wrapper, whatever else it holds.
+    if role is not None and shapes.ANSWERS_KEY not in fields:
+        return ()
+    if _is_exchange(fields):
+        return shapes.EXCHANGE
+    key = _key_inside(fields)
+    return () if key is None else (key,)
 
 
 def _key_inside(fields: Mapping[str, Any]) -> str | None:

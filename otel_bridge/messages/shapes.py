@@ -63,7 +63,7 @@ AUTHOR_KEY = "author"
 """Key of what holds the role and the name of a message, in OpenAI's Harmony."""
 CHANNEL_KEY = "channel"
 RECIPIENT_KEY = "recipient"
-"""Keys of a message of Harmony: to whom it speaks, a reader by default, else a tool."""
+"""Keys of a message of Harmony: to whom it is sent, a reader by default, else a tool."""
 REASONING_CHANNEL = "analysis"
 TOOL_CHANNELS = (REASONING_CHANNEL, "commentary")
 """Channels in which a model calls tools; those that are built in are called in that of reasoning."""

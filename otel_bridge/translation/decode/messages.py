@@ -273,21 +273,9 @@ def flattened_chat(attributes: Mapping[str, Json], prefix: str, role: str) -> Ch
     Attributes whose number is not one of at most five digits are ignored, and so are entries beyond
     `_MAX_FLATTENED`: a producer chooses both.
     """
-    entries: dict[int, dict[str, Json]] = {}
-    for key, value in attributes.items():
-        if not key.startswith(prefix):
-            continue
-        number, _, name = key[len(prefix) :].partition(".")
-        if (
-            number.isascii()
-            and number.isdigit()
-            and len(number) < 6
-            and len(entries) < _MAX_FLATTENED
-        ):
-            entries.setdefault(int(number), {})[name.removeprefix("message.")] = value
     messages: list[Message] = []
     # By their numbers, since attributes are in any order.
-    for _, entry in sorted(entries.items()):
+    for _, entry in sorted(_flattened_entries(attributes, prefix).items()):
         calls = _flattened_calls(entry)
         message: dict[str, Json] = {"role": role}
         for key, value in entry.items():
@@ -303,6 +291,25 @@ def flattened_chat(attributes: Mapping[str, Json], prefix: str, role: str) -> Ch
     for message in _with_thoughts(messages):
         chat.add(message, role)
     return chat
+
+
+def _flattened_entries(
+    attributes: Mapping[str, Json], prefix: str
+) -> dict[int, dict[str, Json]]:
+    """Return the attributes of each message below *prefix*, by the number of the message."""
+    entries: dict[int, dict[str, Json]] = {}
+    for key, value in attributes.items():
+        if not key.startswith(prefix):
+            continue
+        number, _, name = key[len(prefix) :].partition(".")
+        if (
+            number.isascii()
+            and number.isdigit()
+            and len(number) < 6
+            and len(entries) < _MAX_FLATTENED
+        ):
+            entries.setdefault(int(number), {})[name.removeprefix("message.")] = value
+    return entries
 
 
 def _with_thoughts(messages: Iterable[Message]) -> Iterator[Message]:

@@ -674,7 +674,7 @@ def test_a_row_of_a_prompt_and_a_completion_is_both() -> None:
     assert _messages(text) == [("user", [{"type": "text", "content": text}])]
 
 
-def test_a_cell_that_a_row_of_pandas_does_not_have_is_no_field_of_its_message() -> None:
+def test_a_cell_that_a_row_of_pandas_does_not_have_is_not_in_its_message() -> None:
     call = {"role": "assistant", "tool_calls": [_LANGCHAIN_CALL]}
     answer = {"role": "tool", "content": "R", "tool_call_id": "c"}
     thought = {"role": "assistant", "content": "A", "reasoning": "why", "weight": 0.5}
