@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from otel_bridge.content.policy import ContentPolicy
 from otel_bridge.content.user_function import redact_by_setting, redact_with
-from otel_bridge.emit.messages.conversation import MessageLimits, content_of
+from otel_bridge.emit.conversations.conversation import MessageLimits, content_of
 from otel_bridge.emit.rollouts.rollout import Rollout
 from otel_bridge.errors import ConfigError
 from otel_bridge.messages.content_filter import ContentFilter

@@ -11,7 +11,7 @@ from otel_bridge.content.policy import ContentPolicy
 from otel_bridge.emit.config.exporters import RequestedDestinations
 from otel_bridge.emit.config.identity import Identity
 from otel_bridge.emit.config.resource import RESTARTS, is_trial
-from otel_bridge.emit.messages.conversation import MessageLimits
+from otel_bridge.emit.conversations.conversation import MessageLimits
 from otel_bridge.settings import declared
 
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from otel_bridge import semconv
+from otel_bridge.emit.conversations.conversation import Content
 from otel_bridge.emit.encode import coerce
 from otel_bridge.emit.encode import span as span_encoding
 from otel_bridge.emit.encode.span import Utf8
-from otel_bridge.emit.messages.conversation import Content
 from otel_bridge.emit.rollouts.rollout import Rollout, turns_of
 from otel_bridge.emit.rollouts.spans import ASSISTANT, BAD_FIELD, Pairs
 from otel_bridge.messages.parts import ToolAnswer, ToolCall

@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 
 from otel_bridge import semconv
+from otel_bridge.emit.conversations.conversation import Content
 from otel_bridge.emit.encode import coerce
 from otel_bridge.emit.encode import span as span_encoding
-from otel_bridge.emit.messages.conversation import Content
 from otel_bridge.emit.rollouts.child_spans import SpanParent, child_spans
 from otel_bridge.emit.rollouts.rollout import Rollout
 from otel_bridge.emit.rollouts.spans import (

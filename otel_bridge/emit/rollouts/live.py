@@ -12,11 +12,11 @@ from opentelemetry import context as otel_context
 from opentelemetry import trace
 
 from otel_bridge.emit.arguments import INTERNAL_ERROR
+from otel_bridge.emit.conversations.conversation import Content
 from otel_bridge.emit.encode import coerce
 from otel_bridge.emit.encode import span as span_encoding
 from otel_bridge.emit.encode.span import ExtraAttributes
 from otel_bridge.emit.live_registry import closed, opened
-from otel_bridge.emit.messages.conversation import Content
 from otel_bridge.emit.rollouts.batch import (
     RolloutDefaults,
     annotate_rollouts,

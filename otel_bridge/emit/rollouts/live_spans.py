@@ -36,11 +36,11 @@ from opentelemetry.trace import (
 from otel_bridge import semconv
 from otel_bridge.content.otlp import apply_to_span
 from otel_bridge.emit.arguments import INTERNAL_ERROR
+from otel_bridge.emit.conversations.conversation import MessageLimits, content_of
 from otel_bridge.emit.emit_run import EmitRun, current_run, report_missing_run
 from otel_bridge.emit.encode import coerce
 from otel_bridge.emit.encode.sdk_text import well_formed
 from otel_bridge.emit.encode.span import ExtraAttributes, Utf8
-from otel_bridge.emit.messages.conversation import MessageLimits, content_of
 from otel_bridge.emit.rollouts.child_spans import token_counts
 from otel_bridge.emit.rollouts.open_trace import (
     OpenTrace,

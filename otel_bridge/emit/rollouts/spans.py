@@ -10,17 +10,17 @@ from typing import Any, NamedTuple, TypeAlias
 
 from otel_bridge import semconv
 from otel_bridge.emit.config.snapshot import RolloutOptions
-from otel_bridge.emit.encode import coerce
-from otel_bridge.emit.encode import span as span_encoding
-from otel_bridge.emit.encode.protobuf import Attribute
-from otel_bridge.emit.encode.span import Utf8, utf8_array
-from otel_bridge.emit.messages.attachments import media_facts
-from otel_bridge.emit.messages.conversation import (
+from otel_bridge.emit.conversations.attachments import media_facts
+from otel_bridge.emit.conversations.conversation import (
     Content,
     EncodedMessage,
     MessageLimits,
     content_of,
 )
+from otel_bridge.emit.encode import coerce
+from otel_bridge.emit.encode import span as span_encoding
+from otel_bridge.emit.encode.protobuf import Attribute
+from otel_bridge.emit.encode.span import Utf8, utf8_array
 from otel_bridge.emit.rollouts.rollout import Rollout, mapping_or
 from otel_bridge.errors import any_error_but_signals
 from otel_bridge.messages.content_filter import ContentFilter

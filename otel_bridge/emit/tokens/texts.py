@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy
 
-from otel_bridge.emit.messages.conversation import MessageLimits
+from otel_bridge.emit.conversations.conversation import MessageLimits
 from otel_bridge.emit.rollouts.columns import TokenDecoder
 from otel_bridge.emit.tokens.streams import (
     OTHER_LENGTH,

@@ -13,7 +13,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
 
 from otel_bridge.content.user_function import count_refused_with
 from otel_bridge.emit.config.snapshot import RolloutOptions
-from otel_bridge.emit.messages.conversation import Content
+from otel_bridge.emit.conversations.conversation import Content
 from otel_bridge.emit.rollouts.live_spans import LiveTracer
 from otel_bridge.emit.run import Run
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import base64
 
+from otel_bridge.emit.conversations.attachments import MAX_MEDIUM_BYTES, parts_of
 from otel_bridge.emit.media.pictures import image_bytes, is_picture
 from otel_bridge.emit.media.values import Media
-from otel_bridge.emit.messages.attachments import MAX_MEDIUM_BYTES, parts_of
 from otel_bridge.errors import any_error_but_signals
 from otel_bridge.messages.fields import entries_of
 from otel_bridge.messages.parts import Parts

@@ -9,7 +9,11 @@ import orjson
 import pytest
 
 from otel_bridge.content.policy import ContentPolicy
-from otel_bridge.emit.messages.conversation import Content, MessageLimits, content_of
+from otel_bridge.emit.conversations.conversation import (
+    Content,
+    MessageLimits,
+    content_of,
+)
 from support.trainers.emit_rollout_doubles import unread
 
 _ARGUMENTS: Final = {"q": "x"}

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import NamedTuple, cast
 
 from otel_bridge.content.policy import ContentPolicy
-from otel_bridge.emit.messages.attachments import attached, parts_of
-from otel_bridge.emit.messages.program_parts import ProgramParts
+from otel_bridge.emit.conversations.attachments import attached, parts_of
+from otel_bridge.emit.conversations.program_parts import ProgramParts
 from otel_bridge.errors import any_error_but_signals
 from otel_bridge.messages import shapes
 from otel_bridge.messages.content_filter import ContentFilter

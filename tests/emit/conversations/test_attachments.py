@@ -13,8 +13,12 @@ import PIL.Image
 import pytest
 
 from otel_bridge.content.policy import ContentPolicy
+from otel_bridge.emit.conversations.conversation import (
+    Content,
+    MessageLimits,
+    content_of,
+)
 from otel_bridge.emit.media.values import Audio, Image, Markdown, Table
-from otel_bridge.emit.messages.conversation import Content, MessageLimits, content_of
 from otel_bridge.emit.rollouts.rollout import Rollout
 from otel_bridge.emit.rollouts.spans import rollout_content, root_attributes
 from support.trainers.emit_rollout_doubles import unread

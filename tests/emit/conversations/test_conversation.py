@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from otel_bridge.content.policy import ContentPolicy
-from otel_bridge.emit.messages.conversation import (
+from otel_bridge.emit.conversations.conversation import (
     MessageLimits,
     content_of,
     encode,

@@ -15,7 +15,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict
 
 from otel_bridge.content.policy import ContentPolicy
-from otel_bridge.emit.messages.conversation import MessageLimits, content_of
+from otel_bridge.emit.conversations.conversation import MessageLimits, content_of
 from otel_bridge.messages.reader import first_role, is_message, messages_of
 from otel_bridge.translation.decode.messages import read_chat
 from support.media_samples import png

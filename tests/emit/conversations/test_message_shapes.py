@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from otel_bridge.content.policy import ContentPolicy
-from otel_bridge.emit.messages.conversation import (
+from otel_bridge.emit.conversations.conversation import (
     EncodedMessage,
     MessageLimits,
     content_of,
