@@ -84,8 +84,9 @@ def first(
     """Return the first of *names* that has a value; ``None`` without one."""
     for name in names:
         value = fields.get(name)
-        if value is not None and not is_absent(value):
-            return value
+        if value is None or (isinstance(value, float) and is_absent(value)):
+            continue
+        return value
     return None
 
 
