@@ -340,7 +340,7 @@ def test_a_value_of_a_trace_of_which_only_messages_came_is_not_overtaken_by_a_yo
 
 
 @pytest.mark.parametrize("spoil", ["zz" * 16, " " * 32])
-def test_facts_of_left_out_rollouts_that_are_no_hex_digits_give_none(
+def test_facts_of_left_out_rollouts_that_are_not_hex_digits_give_none(
     spoil: str,
 ) -> None:
     bench = Bench()
