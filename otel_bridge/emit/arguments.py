@@ -90,10 +90,10 @@ def counts_unknown(call: Callable[_P, _T]) -> Callable[_P, _T]:
 
 
 def unix_ns(time_unix_ns: object, count: CountArgument) -> int:
-    """Return a time in Unix ns.
+    """Return a time in Unix ns: the one reader of times of rows and rollouts.
 
-    0, counted as ``bad_time``, if it is not one: also for seconds, milli- or microseconds, which
-    would put the row into 1970.
+    0 for ``None``, and, counted as ``bad_time``, for what is not one: also for seconds, milli- or
+    microseconds, which would lie in 1970.
     """
     if time_unix_ns is None:
         return 0

@@ -44,7 +44,7 @@ MEANING: Mapping[str, str] = {
     "adapter_failed": "calls of a framework that its adapter failed on; please report it",
     "bad_reduce": 'reductions of log() other than "mean", "sum", "min", "max" or ("mean", weight): the mean is shown',
     "bad_key": "keys whose str() raised",
-    "bad_time": "time_unix_ns of log() that is not in Unix nanoseconds after 1973: the row has the time of the call",
+    "bad_time": "times that are not in Unix nanoseconds after 1973: the row, or end of a rollout, has that of the call",
     "bad_step": "steps that are not numbers: the row got the next step",
     "clipped": "values and texts beyond the limits of their call, see emitting-reference.md: the rest was left out",
     "complex": "complex numbers",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 
 from otel_bridge import semconv
+from otel_bridge.emit.arguments import unix_ns
 from otel_bridge.emit.conversations.conversation import Content
 from otel_bridge.emit.encode import coerce
 from otel_bridge.emit.encode import span as span_encoding
@@ -24,7 +25,6 @@ from otel_bridge.emit.rollouts.spans import (
 )
 from otel_bridge.values.plain import Losses
 
-_MAX_TIME = 1 << 63
 _MAX_KEPT = 16_384
 _kept_ids: dict[bytes, None] = {}
 
@@ -81,18 +81,15 @@ def encode_rollout(
 def _times(rollout: Rollout, content: Content, now_unix_ns: int) -> tuple[int, int]:
     """Return start and end; a rollout without either ends now and lasts a nanosecond per child.
 
-    Times that are not numbers, lie beyond 64 bits, or end before they start count as missing:
-    viewers order the children by their times.
+    Times that `unix_ns` refuses are counted as ``bad_time``, and are missing, as is a start after
+    the end: viewers order the children by their times.
     """
-    end = coerce.integer(rollout.end_unix_ns)
-    if end is None or not 0 < end < _MAX_TIME:
-        end = now_unix_ns
-    start = coerce.integer(rollout.start_unix_ns)
-    if start is None or not 0 < start <= end:
+    count = content.content_filter.losses.add
+    end = unix_ns(rollout.end_unix_ns, count) or now_unix_ns
+    start = unix_ns(rollout.start_unix_ns, count)
+    if not 0 < start <= end:
         # At most one child for a message, and one for each further answer of a tool.
         start = end - sum(max(len(message.answers), 1) for message in content.messages)
-        # An end in another unit may be a small number, and no span starts before 1970.
-        start = max(start, 1)
     return start, end
 
 

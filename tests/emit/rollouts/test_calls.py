@@ -57,13 +57,32 @@ def test_a_row_of_a_table_may_have_arrays_for_rewards_tools_and_turns() -> None:
     assert run.drops == {}
 
 
-def test_an_end_in_another_unit_costs_no_rollout() -> None:
+@pytest.mark.parametrize(
+    "time_in_another_unit",
+    [
+        2,
+        True,
+        1_796_000_000,
+        1_796_000_000.5,
+        1_796_000_000_000,
+        "2026-11-29T00:00:00Z",
+    ],
+)
+def test_a_time_of_a_rollout_in_another_unit_is_counted_and_missing(
+    time_in_another_unit: Any,
+) -> None:
     run = MemoryRun()
+    end = 1_796_000_000_000_000_000
+    started = rollout(start_unix_ns=time_in_another_unit, end_unix_ns=end)
+    ended = rollout(start_unix_ns=np.int64(end), end_unix_ns=time_in_another_unit)
 
-    log_rollouts(run, [rollout(end_unix_ns=2)], step=3)
+    log_rollouts(run, [started, ended], step=3)
 
-    assert [span.end_time_unix_nano for span in run.roots] == [2]
-    assert run.drops == {}
+    first, second = run.roots
+    assert 0 < end - first.start_time_unix_nano < 100
+    # Its end is now, which the clock of this machine may have before the start.
+    assert second.end_time_unix_nano > 1_700_000_000_000_000_000
+    assert run.drops == {"bad_time": 2}
 
 
 def test_a_rollout_whose_generator_of_messages_raises_is_counted() -> None:
