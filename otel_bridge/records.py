@@ -23,6 +23,16 @@ A dead letter that is tried again has none either: its place in the order is pas
 Json: TypeAlias = bool | int | float | str | list["Json"] | dict[str, "Json"] | None
 
 
+TRAIN = "train"
+"""Split of the rollouts that training consumes, and of those that name none."""
+_EVAL = "eval"
+
+
+def is_evaluation(split: str | None) -> bool:
+    """Return whether *split* is ``eval``, or what a state sets apart from it, such as ``eval/stale``."""
+    return split is not None and split.partition("/")[0] == _EVAL
+
+
 class Status(str, Enum):
     """Names how a process or a run ended, from good to bad."""
 
@@ -268,11 +278,14 @@ class RolloutRecord:
     def staleness(self) -> int | None:
         """Return how many steps the policy that generated it is behind the step that consumes it.
 
-        ``None`` without a step or a version of the policy, and for a split other than ``train``.
+        ``None`` without a step or a version of the policy, and for an evaluation.
         """
         # An evaluator counts its own steps, which are not comparable with the policy's version.
-        is_training = self.split in {None, "train"}
-        if self.step is None or self.policy_version is None or not is_training:
+        if (
+            self.step is None
+            or self.policy_version is None
+            or is_evaluation(self.split)
+        ):
             return None
         return self.step - self.policy_version
 

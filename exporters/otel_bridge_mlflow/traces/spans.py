@@ -19,7 +19,7 @@ from opentelemetry.proto.trace.v1 import trace_pb2
 
 from otel_bridge import semconv
 from otel_bridge.otlp.json_text import utf8, with_leaves
-from otel_bridge.records import Json, Message, RolloutRecord, Span
+from otel_bridge.records import TRAIN, Json, Message, RolloutRecord, Span
 from otel_bridge.values.mappings import present
 
 SESSION = "mlflow.trace.session"
@@ -27,7 +27,6 @@ SESSION = "mlflow.trace.session"
 _MAX_METADATA_CHARS = 250
 """MAX_CHARS_IN_TRACE_INFO_METADATA of mlflow/tracing/constant.py; a longer session fails the whole
 request."""
-TRAIN = "train"
 TAG_PREFIX = "mlflow.traceTag."
 TRACE_NAME = "mlflow.traceName"
 """The tag that MLflow shows as the name of a trace."""

@@ -12,6 +12,7 @@ from otel_bridge.emit.config.exporters import RequestedDestinations
 from otel_bridge.emit.config.identity import Identity
 from otel_bridge.emit.config.resource import RESTARTS, is_trial
 from otel_bridge.emit.conversations.conversation import MessageLimits
+from otel_bridge.records import is_evaluation
 from otel_bridge.settings import declared
 
 
@@ -31,7 +32,6 @@ def check_settings(env: Mapping[str, str]) -> None:
 
 # Settings of rollouts.
 
-EVAL = "eval"
 _LARGEST = 60 << 20
 """Size limit of a rollout, which must fit into one record of a segment, its facts included."""
 
@@ -75,7 +75,7 @@ class RolloutOptions:
 
     def cap_of(self, split: str | None) -> int:
         """Return the number of seats of one step of *split*."""
-        if split == EVAL:
+        if is_evaluation(split):
             return self.cap_eval
         return self.cap
 

@@ -26,13 +26,12 @@ from otel_bridge.emit.rollouts.rollout import (
 from otel_bridge.emit.rollouts.spans import CallContext, caller_link
 from otel_bridge.errors import any_error_but_signals
 from otel_bridge.journal.frames import Signal
+from otel_bridge.records import TRAIN
 from otel_bridge.sampling_rule import choose, is_truncated
 from otel_bridge.values.reading import is_text
 
 if TYPE_CHECKING:
     from otel_bridge.emit.emit_run import EmitRun
-
-TRAIN = "train"
 
 
 class RolloutDefaults(NamedTuple):

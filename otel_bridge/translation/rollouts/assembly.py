@@ -19,11 +19,13 @@ from otel_bridge.content.rollout_size import shrunk
 from otel_bridge.conventions import GENERATION, is_content
 from otel_bridge.otlp.json_text import as_text
 from otel_bridge.records import (
+    TRAIN,
     Json,
     Message,
     PlainTrace,
     RolloutRecord,
     axis_of,
+    is_evaluation,
     key_of,
 )
 from otel_bridge.sampling_rule import is_truncated
@@ -47,8 +49,6 @@ from otel_bridge.translation.rollouts.conversation import (
     merged,
 )
 
-TRAIN = "train"
-EVAL = "eval"
 _AGENT_LIGHTNING_REWARD = "agentlightning.reward."
 
 
@@ -432,7 +432,7 @@ def _staleness(step: int | None, split: str, version: int | None) -> int | None:
     if (
         step is None
         or version is None
-        or split == EVAL
+        or is_evaluation(split)
         or not -(1 << 53) < step - version < 1 << 53
     ):
         return None

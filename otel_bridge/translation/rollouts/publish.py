@@ -14,7 +14,7 @@ from functools import partial
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_bridge.conventions import switch_of
-from otel_bridge.records import Evaluation, Record, axis_of
+from otel_bridge.records import TRAIN, Evaluation, Record, axis_of, is_evaluation
 from otel_bridge.translation.decode.spans import is_bare, is_rollout
 from otel_bridge.translation.generated_rollouts import (
     TRAINED_STEP,
@@ -24,8 +24,6 @@ from otel_bridge.translation.generated_rollouts import (
 from otel_bridge.translation.options import OtherTraces
 from otel_bridge.translation.processes.step_workers import StepWorkers
 from otel_bridge.translation.rollouts.assembly import (
-    EVAL,
-    TRAIN,
     EvaluationScore,
     ReceivedTrace,
     RolloutAssembler,
@@ -131,7 +129,7 @@ class RolloutPublisher:
         records: list[Record] = []
         current = _revised(facts, self._evaluations.scores(trace.id))
         # Training consumes no rollouts of an evaluation.
-        if facts.split != EVAL:
+        if not is_evaluation(facts.split):
             self._generated.add(
                 trace.id,
                 GeneratedRollout(

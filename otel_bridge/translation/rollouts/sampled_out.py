@@ -11,7 +11,7 @@ from struct import error, unpack
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
 from otel_bridge import semconv
-from otel_bridge.records import Json, trace_id_of
+from otel_bridge.records import TRAIN, Json, is_evaluation, trace_id_of
 from otel_bridge.translation.decode.attributes import (
     as_int,
     as_ints,
@@ -21,7 +21,6 @@ from otel_bridge.translation.decode.attributes import (
     value_of,
 )
 from otel_bridge.translation.generated_rollouts import GeneratedRollout
-from otel_bridge.translation.rollouts.assembly import EVAL, TRAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +79,7 @@ def read_sampled_out(
     sender_ns = log_record.time_unix_nano or log_record.observed_time_unix_nano
     split = as_name(attributes.get(semconv.SPLIT)) or TRAIN
     # Training consumes no rollouts of an evaluation, whose steps it does not pass.
-    generated_step = None if split == EVAL else step
+    generated_step = None if is_evaluation(split) else step
     return SampledOut(
         id=f"{instance_id}:{seq if seq is not None else log_record.time_unix_nano}",
         role=as_name(attributes.get(semconv.ROLE)) or role,

@@ -17,12 +17,12 @@ from enum import Enum
 from itertools import islice
 from typing import TypeAlias
 
-from otel_bridge.records import STATISTICS_ID, Row, axis_of
+from otel_bridge.records import STATISTICS_ID, TRAIN, Row, axis_of, is_evaluation
 from otel_bridge.sampling_rule import FIRST, choose
 from otel_bridge.translation.metrics.keys import ATTEMPT, keyed
 from otel_bridge.translation.packing import packed, unpacked_below
 from otel_bridge.translation.processes.step_workers import StepProgress, StepWorkers
-from otel_bridge.translation.rollouts.assembly import EVAL, TRAIN, SamplingFacts
+from otel_bridge.translation.rollouts.assembly import SamplingFacts
 from otel_bridge.translation.rollouts.sampled_out import SampledOut
 from otel_bridge.translation.rollouts.step import STEPS, SampledStep, Track
 from otel_bridge.translation.rollouts.trace_store import PendingTrace
@@ -374,7 +374,7 @@ class StepSampler:
     def cap(self, split: str) -> int:
         """Return the number of seats of a step of *split*."""
         eval_cap = self._options.max_rollouts_eval
-        if split == EVAL and eval_cap is not None:
+        if is_evaluation(split) and eval_cap is not None:
             return eval_cap
         return self._options.max_rollouts
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 from urllib.parse import quote
 
+from otel_bridge.records import is_evaluation
 from otel_bridge.translation.packing import NOT_STORED
-from otel_bridge.translation.rollouts.assembly import EVAL, SamplingFacts
+from otel_bridge.translation.rollouts.assembly import SamplingFacts
 from otel_bridge.translation.rollouts.sampled_out import SampledOut
 from otel_bridge.translation.rollouts.statistics import Statistics
 
@@ -119,7 +120,7 @@ class SampledStep:
         self.sender_ns = max(self.sender_ns, event.sender_ns)
         self.statistics.add_sampled_out(event.rollouts, event.sums)
         # An evaluator counts steps of its own, which say nothing about the policy.
-        if event.staleness is not None and event.split != EVAL:
+        if event.staleness is not None and not is_evaluation(event.split):
             self.statistics.staleness.add(*event.staleness)
         return self.statistics.total - old_total
 

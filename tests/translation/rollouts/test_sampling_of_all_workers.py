@@ -12,7 +12,7 @@ from opentelemetry.proto.logs.v1.logs_pb2 import ScopeLogs
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
 
 from support.otlp import trace_samples as sample
-from support.otlp.trace_samples import Bench, rows_in
+from support.otlp.trace_samples import Bench, rollouts_in, rows_in
 from support.otlp.translation_bench import ids
 from support.trainers.emit_rollout_doubles import (
     MemoryRun,
@@ -107,6 +107,36 @@ def test_staleness_of_a_step_is_exact_over_the_rollouts_that_are_left_out_too(
         "explorer/rollouts/staleness/max": 7,
     }
     assert [key for key in evaluation.values if "staleness" in key] == []
+
+
+@pytest.mark.parametrize(
+    ("split", "state", "staleness", "kept"),
+    [
+        (None, None, 3, 2),
+        (None, "stale", 3, 2),
+        ("val", None, 3, 2),
+        ("eval", None, None, 1),
+        ("eval", "stale", None, 1),
+    ],
+)
+def test_a_rollout_its_step_and_its_seats_agree_on_what_is_an_evaluation(
+    split: str | None, state: str | None, staleness: int | None, kept: int
+) -> None:
+    run = MemoryRun("r1", role="explorer")
+    rollouts = [{"messages": "q", "policy_version": 7} for _ in range(4)]
+    log_rollouts(run, rollouts, step=10, split=split, state=state)
+
+    records = records_after(
+        Bench(max_rollouts=2, max_rollouts_eval=1),
+        [("w", *record) for record in run.records],
+        {1},
+    )
+
+    shown = [rollout.staleness for rollout in rollouts_in(records)]
+    assert shown == [staleness] * kept
+    [row] = rows_in(records)
+    figures = {value for key, value in row.values.items() if "staleness/" in key}
+    assert figures == ({staleness} - {None})
 
 
 _FIGURES = ("mean", "std", "min", "max")

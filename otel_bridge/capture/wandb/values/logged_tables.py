@@ -16,9 +16,9 @@ from otel_bridge.capture.tables import (
     has_step,
     split_of,
 )
-from otel_bridge.emit.config.snapshot import EVAL
 from otel_bridge.emit.encode import coerce
 from otel_bridge.emit.run import Run
+from otel_bridge.records import is_evaluation
 
 _KEY = "wandb_key"
 """Entry of a rollout's metadata: the key of its table, by which two tables of one step differ."""
@@ -155,7 +155,7 @@ class TableRecorder:
         if kept_number:
             counts.captured(_CALL, kept_number, run=self._run)
         if number > kept_number:
-            of_eval = split == EVAL and options.cap_eval != options.cap
+            of_eval = is_evaluation(split) and options.cap_eval != options.cap
             setting = (
                 settings.MAX_ROLLOUTS_PER_STEP_EVAL
                 if of_eval
