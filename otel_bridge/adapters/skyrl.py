@@ -52,7 +52,6 @@ DEFAULT_PROJECT = "skyrl"
 """``trainer.project_name`` of a user who names none."""
 DEFAULT_RUN_NAME = "test_run"
 """``trainer.run_name`` of a user who names none; it would join all such jobs in one run."""
-_EVAL = ("eval", "val", "test")
 _MAX_TRACEBACK_CHARS = 10_000
 """Most characters of a traceback in an alert: its end, which names the error."""
 
@@ -371,13 +370,14 @@ class OtelBridgeTrajectoryLogger(_Beside):
 
         One without the keywords of SkyRL 0.3 is counted as ``adapter_failed``; SkyRL goes on.
         """
-        is_eval = wandb_key.rpartition("/")[2].startswith(_EVAL)
+        from otel_bridge.capture.tables import split_of  # noqa: PLC0415  # only programs that record pay for it
+
         self._recorder.log_trajectories(
             keywords["prompts"],
             keywords["generator_output"],
             tokenizer=keywords["tokenizer"],
             step=global_step or 0,
-            split="eval" if is_eval else "train",
+            split=split_of(wandb_key),
             num_turns=keywords.get("num_turns_list"),
         )
 

@@ -38,7 +38,7 @@ _TRUTH_NAME = re.compile(r"ground|truth|label|target|reference|gold|expected")
 _WIDE = re.compile(r"(.+?)[_ ]?(\d+)$")
 _REWARD_KEY = re.compile(r"(?:^|/)rewards/(.+)/mean$")
 _CLOCKS = frozenset({*_STEP_NAMES, "epoch"})
-_EVAL = ("val", "eval", "test")
+_SPLIT = re.compile(r"(?:^|/)(train|eval|test|val(?!u))", re.IGNORECASE)
 _EVAL_TABLES = frozenset({"sample_completions"})
 """Tables of an evaluation whose key does not say so: open-instruct's."""
 _PLAIN = frozenset({str, int, float, bool})
@@ -228,6 +228,16 @@ def has_step(columns: Iterable[Any]) -> bool:
     return any(str(name).strip().lower() in _STEP_NAMES for name in columns)
 
 
+def names_evaluation(key: str) -> bool:
+    """Return whether a key of rows, tables or traces names an evaluation: the one reader of such names.
+
+    The first of its parts that begins with ``train``, ``eval``, ``test`` or ``val`` decides, in any
+    case: SkyRL logs ``trajectories/eval``. ``value`` is not one of them.
+    """
+    match = _SPLIT.search(key)
+    return match is not None and match[1].lower() != "train"
+
+
 def split_of(key: str, row: Iterable[str] = (), row_before: Iterable[str] = ()) -> str:
     """Return the split of a table.
 
@@ -238,13 +248,13 @@ def split_of(key: str, row: Iterable[str] = (), row_before: Iterable[str] = ()) 
         row_before: Keys of the row logged before, which do so when *row* has none: TRL logs its
             completions so.
     """
-    if key.lower().startswith(_EVAL) or key in _EVAL_TABLES:
+    if names_evaluation(key) or key in _EVAL_TABLES:
         return "eval"
     if "/" in key:
         keys = []
     else:
         keys = _without_clocks(row) or _without_clocks(row_before)
-    if keys and all(name.lower().startswith(_EVAL) for name in keys):
+    if keys and all(map(names_evaluation, keys)):
         return "eval"
     return "train"
 

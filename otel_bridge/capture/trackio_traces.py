@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeAlias, cast
 
-from otel_bridge.capture.tables import is_missing
+from otel_bridge.capture.tables import is_missing, names_evaluation
 from otel_bridge.emit.rollouts.rollout import Rollout
 from otel_bridge.messages.fields import entries_of
 from otel_bridge.messages.reader import first_role, messages_of
@@ -25,7 +25,6 @@ _FIELDS = (
     "model",
 )
 _REWARDS = ("reward", "score")
-_EVAL = ("val", "eval", "test")
 _ANSWER = "assistant"
 _SAMPLE = {"sample_index": "group", "rollout_n": "sample"}
 """Names of verl to those of a rollout."""
@@ -164,8 +163,7 @@ def rollout_of_trace(trace: Any, key: str) -> Rollout:
 
     Args:
         trace: A ``trackio.Trace``.
-        key: The key under which it was logged; one that begins with ``val`` or ``eval`` means the
-            split ``eval``.
+        key: The key under which it was logged, which may name the split.
     """
     metadata: dict[str, Any] = dict(trace.metadata or {})
     spans: list[Mapping[str, Any]] = list(
@@ -200,7 +198,7 @@ def _split_of(split: object, key: str, metadata: Mapping[str, Any]) -> str:
     """Return the split of a trace: as its metadata name it, else by verl's flag or the key."""
     if isinstance(split, str):
         return split
-    is_eval = metadata.get("validate") is True or key.lower().startswith(_EVAL)
+    is_eval = metadata.get("validate") is True or names_evaluation(key)
     if is_eval:
         return "eval"
     return "train"

@@ -128,6 +128,12 @@ def test_a_reward_function_that_was_logged_by_name_is_one_also_when_it_is_called
         ("completions", ["eval/scores", "epoch", "global_step"], "eval"),
         ("sample_completions", ["train/loss"], "eval"),
         ("Eval_samples", [], "eval"),
+        ("trajectories/eval", [], "eval"),
+        ("trajectories/train", [], "train"),
+        ("samples/Validation", [], "eval"),
+        ("train/test_cases", [], "train"),
+        ("value_model/samples", [], "train"),
+        ("completions", ["value_loss", "values/mean"], "train"),
     ],
 )
 def test_the_key_names_the_split_else_the_row_before_it(
