@@ -102,7 +102,7 @@ class _Entry:
 
 
 def read_evaluation(
-    log_record: LogRecord, instance_id: str, role: str | None
+    log_record: LogRecord, instance_id: str, role: str | None, now_unix_ns: int
 ) -> ReceivedEvaluation | None:
     """Read an event; return ``None`` when the event lacks a trace, a name, or both value and label.
 
@@ -115,6 +115,7 @@ def read_evaluation(
         log_record: The event.
         instance_id: Process that sent the event.
         role: Role of the sender.
+        now_unix_ns: Time of an event that names none.
     """
     attributes = mapping_of(log_record.attributes)
     trace_id = log_record.trace_id.hex()
@@ -135,11 +136,11 @@ def read_evaluation(
     if is_span_id(log_record.span_id):
         span_id = log_record.span_id.hex()
     seq = int_in(attributes, semconv.EVENT_SEQ)
-    time_unix_ns = log_record.time_unix_nano or log_record.observed_time_unix_nano
+    sent_unix_ns = log_record.time_unix_nano or log_record.observed_time_unix_nano
     evaluation_id = f"{_SENT}{instance_id}:{seq}"
     if seq is None:
         # Without a number the content identifies it, so that a redelivered one is recognised.
-        content = identity(trace_id, score.name, score.value, score.label, time_unix_ns)
+        content = identity(trace_id, score.name, score.value, score.label, sent_unix_ns)
         evaluation_id = f"{_SENT}f:{content.hex()}"
     return ReceivedEvaluation(
         id=evaluation_id,
@@ -147,7 +148,7 @@ def read_evaluation(
         score=score,
         instance_id=instance_id if seq is not None else "",
         seq=seq,
-        time_unix_ns=time_unix_ns,
+        time_unix_ns=sent_unix_ns or now_unix_ns,
         role=as_name(attributes.get(semconv.ROLE)) or role,
         step=int_in(attributes, semconv.STEP),
         span_id=span_id,
@@ -209,7 +210,9 @@ class Evaluations:
         name = evaluation.score.name
         stored = entry.values.get(name, {}).get(evaluation.instance_id)
         # Redelivered, or overtaken by a later value of the same process.
-        if stored is not None and evaluation.rank <= stored.rank:
+        if stored is not None and (
+            evaluation.id == stored.id or evaluation.rank <= stored.rank
+        ):
             return False
         if stored is None and sum(map(len, entry.values.values())) >= _MAX_VALUES:
             count(self._state, "evaluation/too_many")

@@ -141,7 +141,9 @@ class RolloutPipeline:
             # A copy: the policy changes it, and the caller still has the original.
             log_record = LogRecord.FromString(log_record.SerializeToString())
             apply_to_log(log_record, self._options.content)
-        evaluation = read_evaluation(log_record, instance_id, producer.third_party_role)
+        evaluation = read_evaluation(
+            log_record, instance_id, producer.third_party_role, now_unix_ns
+        )
         if (
             evaluation is None
             or self._publisher.other.get(evaluation.trace_id) is not None

@@ -73,6 +73,26 @@ def test_a_value_after_its_rollout_is_a_record_that_names_it() -> None:
     ]
 
 
+def test_values_without_a_time_have_that_of_their_arrival_and_the_later_one_counts() -> (
+    None
+):
+    bench = Bench(selection="first")
+    bench.send(*sample.rollout_spans("a"))
+    # Of two equal times the ids decide, which are hashes: several, so that one is in the wrong order.
+    events = [
+        sample.evaluation("a", "judge", float(number), seq=None, at_ns=0)
+        for number in range(4)
+    ]
+
+    values: list[tuple[float | None, int]] = []
+    for event in [*events, events[-1]]:
+        bench.now += 1
+        for value in late_in(bench.evaluate(event)):
+            values.append((value.value, value.time_unix_ns - sample.NOW))
+
+    assert values == [(0.0, 1), (1.0, 2), (2.0, 3), (3.0, 4)]
+
+
 @pytest.mark.parametrize("restart", [False, True])
 def test_a_redelivered_or_overtaken_value_changes_nothing(restart: bool) -> None:
     bench = Bench(selection="first")
