@@ -5,7 +5,6 @@ A parser takes the text of a variable and raises `ValueError` with what it expec
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -15,7 +14,7 @@ from typing import Generic, TypeVar, cast
 from urllib.parse import SplitResult, urlsplit
 
 from otel_bridge.errors import ConfigError
-from otel_bridge.text.addresses import without_credentials
+from otel_bridge.text.addresses import is_loopback, without_credentials
 
 T = TypeVar("T")
 NO_NAMES: tuple[str, ...] = ()
@@ -113,7 +112,7 @@ def webhook_address(raw: str) -> str:
         raise ValueError(
             "expected an address such as https://hooks.slack.com/services/…"
         )
-    if parts.scheme == "http" and not _is_loopback(parts.hostname or ""):
+    if parts.scheme == "http" and not is_loopback(parts.hostname or ""):
         raise ValueError(
             "expected https, because others could read the address on its way; http is for this machine only"
         )
@@ -199,17 +198,6 @@ def host_and_port(
     if not colon or not host or not port.isdecimal() or int(port) > highest:
         raise ConfigError(f"{option}={address!r}: expected HOST:PORT, {expected}")
     return host.strip("[]"), int(port)
-
-
-def _is_loopback(host: str) -> bool:
-    """Return whether *host* is this machine by its address, or ``localhost``.
-
-    Other names are not looked up.
-    """
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def flag(raw: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from otel_bridge.text.addresses import without_credentials
+from otel_bridge.text.addresses import is_loopback, without_credentials
 
 
 @pytest.mark.parametrize(
@@ -48,3 +48,21 @@ from otel_bridge.text.addresses import without_credentials
 )
 def test_an_address_is_shown_without_its_credentials(address: str, shown: str) -> None:
     assert without_credentials(address) == shown
+
+
+@pytest.mark.parametrize(
+    ("host", "is_of_this_machine"),
+    [
+        ("localhost", True),
+        ("LocalHost", True),
+        ("127.0.0.2", True),
+        ("0:0:0:0:0:0:0:1", True),
+        ("0.0.0.0", False),  # all networks
+        ("node1", False),
+        ("", False),
+    ],
+)
+def test_an_address_of_loopback_in_any_form_is_of_this_machine(
+    host: str, is_of_this_machine: bool
+) -> None:
+    assert is_loopback(host) is is_of_this_machine

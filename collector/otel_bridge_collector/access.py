@@ -173,13 +173,3 @@ def _bearer(authorization: str) -> bytes | None:
     if scheme.lower() == "bearer":
         return token.strip().encode("utf-8", "surrogateescape")
     return None
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether *host* can be reached from this machine only."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -17,7 +17,8 @@ from prometheus_client import Metric
 from otel_bridge import settings
 from otel_bridge.bridge.serving.process_limits import descriptor_limit, exhausted
 from otel_bridge.errors import ConfigError
-from otel_bridge_collector.access import Access, Tls, is_loopback
+from otel_bridge.text.addresses import is_loopback
+from otel_bridge_collector.access import Access, Tls
 from otel_bridge_collector.http.server import HttpServer, OpsEndpoints
 from otel_bridge_collector.ingest import Ingest, IngestSettings
 from otel_bridge_collector.limits import LimitSettings, ReceiverLimits

@@ -1,4 +1,4 @@
-"""Addresses -> the form to store and show: without user, password and secret query parameters.
+"""Addresses -> the form to store and show, without user, password and secret parameters; which are of this machine.
 
 Pure.
 
@@ -7,6 +7,7 @@ Source: RFC 3986, section 3.2.1, for the user information of an authority.
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from urllib.parse import unquote_plus
 
@@ -55,6 +56,19 @@ def without_credentials(address: str) -> str:
         + hash_mark
         + fragment
     )
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether *host* can be reached from this machine only: by its address, or as ``localhost``.
+
+    Other names are not looked up.
+    """
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _is_secret(pair: str) -> bool:

@@ -14,6 +14,7 @@ from otel_bridge.errors import ConfigError
 from otel_bridge.exporter import SIGNALS
 from otel_bridge.otlp.destination import PREFIX
 from otel_bridge.setting_parsers import host_and_port
+from otel_bridge.text.addresses import is_loopback
 
 
 class LauncherReceiver:
@@ -39,7 +40,6 @@ class LauncherReceiver:
                 "without --listen programs of this machine are received over HTTP"
             )
         from otel_bridge_collector import Receiver, ReceiverSettings  # noqa: PLC0415  # only for this command
-        from otel_bridge_collector.access import is_loopback  # noqa: PLC0415
 
         host, port = _address(listen)
         token = ",".join(settings.TOKEN.read(env))

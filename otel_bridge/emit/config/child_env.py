@@ -25,6 +25,7 @@ from otel_bridge.settings import (
     NEW_RUN,
     TOKEN,
 )
+from otel_bridge.text.addresses import is_loopback
 
 
 class ChildEnvironment:
@@ -107,8 +108,6 @@ def _is_encodable(value: str) -> bool:
 
 # Environment variables that let a worker on another machine join this run.
 
-_HERE = frozenset({"localhost", "127.0.0.1", "::1"})
-
 
 def variables_for_others(
     env: Mapping[str, str], names: Sequence[str]
@@ -140,7 +139,7 @@ def _endpoint(env: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
     launched = launcher_alive(env)
     if not launched and OTLP not in names:
         return {}
-    if launched and destination.host(env) in _HERE:
+    if launched and is_loopback(destination.host(env)):
         return {}
     variables = {
         name: value

@@ -32,6 +32,9 @@ def test_a_process_that_delivers_itself_reports_of_no_endpoint() -> None:
     [
         ("10.0.0.7", {"OTEL_BRIDGE_EXPORTERS": "otlp", "OTEL_BRIDGE_TOKEN": "t"}),
         ("127.0.0.1", None),
+        ("127.0.0.2", None),
+        ("LOCALHOST", None),
+        ("[0:0:0:0:0:0:0:1]", None),
     ],
 )
 def test_a_launched_process_reports_of_the_launchers_receiver_where_others_reach_it(
