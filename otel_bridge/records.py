@@ -13,13 +13,14 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 Position: TypeAlias = int
 """Number of a record in the run's order, from 1; 0 in a record that has none yet.
 
 A dead letter that is tried again has none either: its place in the order is past."""
 
+_MeaningT = TypeVar("_MeaningT")
 Json: TypeAlias = bool | int | float | str | list["Json"] | dict[str, "Json"] | None
 
 
@@ -39,6 +40,37 @@ class Status(str, Enum):
     FINISHED = "finished"
     FAILED = "failed"
     KILLED = "killed"
+
+
+_STATUS_WORDS = {
+    Status.FINISHED: "finished success succeeded completed complete done ok",
+    Status.FAILED: "failed failure error errored crashed",
+    Status.KILLED: "killed aborted cancelled canceled interrupted",
+}
+_LEVEL_WORDS = {
+    "info": "info debug",
+    "warn": "warn warning",
+    "error": "error critical fatal",
+}
+DEFAULT_LEVEL = "warn"
+"""Level of an alert that names none, or an unknown one."""
+
+
+def status_named(word: str) -> Status | None:
+    """Return the status that a program or tracker names by *word*, in any case; ``None`` for an unknown word."""
+    return _named(word, _STATUS_WORDS)
+
+
+def level_named(word: str) -> str | None:
+    """Return the level of an alert that a program or tracker names by *word*; as `status_named`."""
+    return _named(word, _LEVEL_WORDS)
+
+
+def _named(word: str, table: Mapping[_MeaningT, str]) -> _MeaningT | None:
+    for meaning, words in table.items():
+        if word.strip().lower() in words.split():
+            return meaning
+    return None
 
 
 NARROW = 1e-9

@@ -12,6 +12,7 @@ from functools import wraps
 from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar, cast
 
 from otel_bridge.errors import any_error_but_signals
+from otel_bridge.records import status_named
 from otel_bridge.values.scalars import any_text, name_of
 
 _P = ParamSpec("_P")
@@ -22,10 +23,6 @@ CountArgument: TypeAlias = Callable[[str, int, str], None]
 
 INTERNAL_ERROR = "internal_error"
 UNKNOWN = "unknown_argument"
-_FINISHED = frozenset(
-    {"finished", "success", "succeeded", "completed", "complete", "done", "ok"}
-)
-_KILLED = frozenset({"killed", "aborted", "cancelled", "canceled", "interrupted"})
 _EARLIEST_NS = 100_000_000_000_000_000
 """1973: a smaller number is a time in another unit."""
 _END_NS = 1 << 63
@@ -119,12 +116,10 @@ def status_of(status: object) -> EndStatus:
         if status:
             return "failed"
         return "finished"
-    word = status.strip().lower() if isinstance(status, str) else ""
-    if word in _FINISHED:
-        return "finished"
-    if word in _KILLED:
-        return "killed"
-    return "failed"
+    end = status_named(status) if isinstance(status, str) else None
+    if end is None:
+        return "failed"
+    return end.value
 
 
 def seconds_of(value: object, default_s: float) -> float:

@@ -15,6 +15,7 @@ from otel_bridge.emit.config.hyperparameters import config_of
 from otel_bridge.emit.config.snapshot import RunStart
 from otel_bridge.emit.encode.protobuf import Attribute
 from otel_bridge.emit.recording.recorder import Recorder
+from otel_bridge.records import DEFAULT_LEVEL, level_named
 from otel_bridge.text.secret_patterns import redact_and_cut
 from otel_bridge.values.scalars import any_text
 
@@ -26,11 +27,6 @@ MAX_ALERTS = 1_000
 """Most alerts of one process in one run."""
 _MAX_TITLE_CHARS = 256
 _MAX_TEXT_CHARS = 10_000
-_DEFAULT_LEVEL = "warn"
-_LEVELS = {
-    "info": "info", "debug": "info", "warn": "warn", "warning": "warn",
-    "error": "error", "critical": "error", "fatal": "error",
-}  # fmt: skip
 
 
 class RecordedFacts:
@@ -168,7 +164,7 @@ class RecordedFacts:
         self,
         title: str | None = None,
         text: str | None = None,
-        level: str | None = _DEFAULT_LEVEL,
+        level: str | None = DEFAULT_LEVEL,
         *,
         role: str | None = None,
     ) -> None:
@@ -194,15 +190,15 @@ class RecordedFacts:
             return
         self._alerts += 1
         if level is None:
-            level = _DEFAULT_LEVEL
+            level = DEFAULT_LEVEL
         given_level = any_text(getattr(level, "value", level))
-        level_name = _LEVELS.get(given_level.lower())
+        level_name = level_named(given_level)
         if level_name is None:
             self.count_drop("alert_level", 1, given_level)
         pairs: dict[str, Attribute] = {
             semconv.ROLE: self._other_role(role),
             semconv.ALERT_TITLE: title_text,
-            semconv.ALERT_LEVEL: level_name or _DEFAULT_LEVEL,
+            semconv.ALERT_LEVEL: level_name or DEFAULT_LEVEL,
             semconv.STEP: self._recorder.last_step(role_of(role) or self.role),
         }
         self._recorder.event(

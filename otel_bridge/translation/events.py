@@ -14,7 +14,15 @@ from typing import TypeAlias, cast
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
 from otel_bridge import semconv
-from otel_bridge.records import Alert, Json, Record, Status
+from otel_bridge.records import (
+    DEFAULT_LEVEL,
+    Alert,
+    Json,
+    Record,
+    Status,
+    level_named,
+    status_named,
+)
 from otel_bridge.text.secret_patterns import redact_and_cut, redact_text, scrubbed
 from otel_bridge.translation.alerts import note_raised
 from otel_bridge.translation.decode import content_events
@@ -195,9 +203,7 @@ class Events:
         """
         stated = text_in(event.attributes, semconv.RUN_STATUS)
         # An end of another version or producer is still an end; only its word is not known.
-        status = Status.FINISHED
-        if stated in _STATUSES:
-            status = Status(stated)
+        status = status_named(stated) or Status.FINISHED
         last_row = max(int_in(event.attributes, semconv.SEQ) or 0, 0)
         self._lifecycle.end(
             event.process,
@@ -244,19 +250,18 @@ class Events:
             count(self._state, TOO_MANY_ALERTS if title else ALERT_WITHOUT_TITLE)
             return []
         self._state.set(_ALERTS, alert_count + 1)
-        level = text_in(event.attributes, semconv.ALERT_LEVEL).lower()
+        level = level_named(text_in(event.attributes, semconv.ALERT_LEVEL))
         text = redact_and_cut(event.record.body.string_value, _MAX_TEXT_CHARS)
         # Without a number of its own the alert gets one of the run, which is in the state as well.
         number = event.seq or f"a{alert_count}"
         role = text_in(event.attributes, semconv.ROLE) or event.process.role
-        level = level if level in _LEVELS else "warn"
         step = int_in(event.attributes, semconv.STEP)
         alert = Alert(
             f"a:{event.process.instance}:{number}",
             role,
             title,
             text,
-            level,
+            level or DEFAULT_LEVEL,
             step,
             event.time_unix_ns,
         )
@@ -302,8 +307,6 @@ _MAX_ALERTS = 1_000
 """Most alerts that programs raise in one run, since each may call a person."""
 _MAX_TITLE_CHARS = 256
 _MAX_TEXT_CHARS = 10_000
-_LEVELS = frozenset({"info", "warn", "error"})
-_STATUSES = frozenset(status.value for status in Status)
 
 
 def _first_key(reason: str, event: _Event) -> str:

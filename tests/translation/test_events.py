@@ -225,6 +225,21 @@ def test_an_alert_is_a_record_once_bounded_and_without_secrets(
     assert bench.counts() == {"alert/title": 1, "alert/too_many": 1}
 
 
+@pytest.mark.parametrize(
+    ("word", "level"),
+    [("CRITICAL", "error"), ("Warning", "warn"), ("debug", "info"), ("", "warn")],
+)
+def test_an_alert_of_any_producer_is_read_in_the_words_that_programs_use(
+    word: str, level: str
+) -> None:
+    alert = event("rl.alert", 1, "", rl_alert_title="kl", rl_alert_level=word)
+
+    [record] = Bench().logs(source(), alert)
+
+    assert isinstance(record, Alert)
+    assert record.level == level
+
+
 def test_a_config_that_changes_nothing_or_comes_again_makes_no_record() -> None:
     bench = Bench()
     bench.logs(source(), event("rl.run.config", 1, {"lr": 1.0, "opt": {"betas": {}}}))

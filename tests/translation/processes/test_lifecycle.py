@@ -65,6 +65,28 @@ def test_the_run_ends_at_once_when_its_last_open_process_says_so() -> None:
     assert bench.translator.status() == "finished"
 
 
+@pytest.mark.parametrize(
+    ("word", "status"),
+    [
+        ("FAILED", "failed"),
+        ("error", "failed"),
+        ("Success", "finished"),
+        ("cancelled", "killed"),
+        ("", "finished"),
+        ("in a later version", "finished"),
+    ],
+)
+def test_an_end_of_any_producer_is_read_in_the_words_that_programs_use(
+    word: str, status: str
+) -> None:
+    bench = Bench()
+    bench.metrics(source(), row(1, {"loss": 1.0}))
+
+    bench.logs(source(), end(word, 1, last_row=1))
+
+    assert bench.translator.status() == status
+
+
 def test_a_process_that_died_without_a_word_keeps_the_run_open_for_a_while() -> None:
     bench = Bench()
     bench.metrics(source(), row(1, {"loss": 1.0}))
