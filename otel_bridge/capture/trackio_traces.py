@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias, cast
 
 from otel_bridge.capture.tables import is_missing, names_evaluation
+from otel_bridge.emit.encode import coerce
 from otel_bridge.emit.rollouts.rollout import Rollout
 from otel_bridge.messages.fields import entries_of
 from otel_bridge.messages.reader import first_role, messages_of
@@ -25,6 +26,11 @@ _FIELDS = (
     "model",
 )
 _REWARDS = ("reward", "score")
+_USAGE = {
+    "input_tokens": ("input_tokens", "prompt_tokens"),
+    "output_tokens": ("output_tokens", "completion_tokens"),
+}
+"""Facts of a turn to their names in the usage of a generation: Trackio 0.43 reads both."""
 _ANSWER = "assistant"
 _SAMPLE = {"sample_index": "group", "rollout_n": "sample"}
 """Names of verl to those of a rollout."""
@@ -170,7 +176,7 @@ def rollout_of_trace(trace: Any, key: str) -> Rollout:
         getattr(trace, "spans", None) or []
     )  # since Trackio 0.37
     reward = next(
-        (metadata.pop(name) for name in _REWARDS if _is_number(metadata.get(name))),
+        (metadata.pop(name) for name in _REWARDS if _is_reward(metadata.get(name))),
         None,
     )
     for name, field in _SAMPLE.items():
@@ -212,12 +218,12 @@ def _error_of(spans: list[Mapping[str, Any]]) -> str | None:
     return None
 
 
-def _is_number(value: object) -> bool:
-    """Return whether a value can be a reward.
+def _is_reward(value: object) -> bool:
+    """Return whether a value can be a reward: a number, or a list or mapping of numbers as in a table.
 
     A bool is not one, because metadata hold flags under any name; a text of digits is not either.
     """
-    return hasattr(value, "__float__") and not isinstance(value, str | bool)
+    return not isinstance(value, bool) and coerce.number(value) is not None
 
 
 def _messages_of(spans: list[Mapping[str, Any]]) -> list[object]:
@@ -232,7 +238,9 @@ def _messages_of(spans: list[Mapping[str, Any]]) -> list[object]:
     return messages_of(question) + messages_of(answer, _ANSWER)
 
 
-def _turns(messages: list[Any], spans: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _turns(
+    messages: list[Any], spans: list[Mapping[str, Any]]
+) -> list[dict[str, object]]:
     """Return the tokens of each assistant message, when there is one generation for each."""
     generations = [span for span in spans if span.get("kind") == "generation"]
     answers = sum(first_role(message) == _ANSWER for message in messages)
@@ -242,17 +250,11 @@ def _turns(messages: list[Any], spans: list[Mapping[str, Any]]) -> list[dict[str
     return [_tokens(span.get("usage")) for span in generations]
 
 
-def _tokens(usage: object) -> dict[str, Any]:
-    """Return the numbers of tokens of a generation.
-
-    A number that is missing or not whole is left out.
-    """
-    if not isinstance(usage, Mapping):
-        return {}
-    counts = cast("Mapping[str, Any]", usage)
-    # Trackio 0.43 reads both names of each number.
-    tokens = {
-        "input_tokens": counts.get("input_tokens", counts.get("prompt_tokens")),
-        "output_tokens": counts.get("output_tokens", counts.get("completion_tokens")),
-    }
-    return {name: value for name, value in tokens.items() if isinstance(value, int)}
+def _tokens(usage: object) -> dict[str, object]:
+    """Return the numbers of tokens of a generation; ``None`` for a missing one."""
+    counts = coerce.mapping(usage)
+    tokens: dict[str, object] = {}
+    for fact, names in _USAGE.items():
+        values = [counts[name] for name in names if counts.get(name) is not None]
+        tokens[fact] = values[0] if values else None
+    return tokens
