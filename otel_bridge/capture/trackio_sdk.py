@@ -21,7 +21,7 @@ from otel_bridge.capture.wandb.run import behave_as_logged
 from otel_bridge.capture.wandb.values.logged_values import LatestValues, ValueSorter
 from otel_bridge.emit.arguments import INTERNAL_ERROR
 from otel_bridge.emit.config.capture_env import refuse_twice
-from otel_bridge.emit.config.run_request import RunRequest
+from otel_bridge.emit.config.run_request import RunRequest, usable_name
 from otel_bridge.emit.encode.values import to_step
 from otel_bridge.emit.process_runs import runs
 from otel_bridge.emit.rollouts.rollout import Rollout
@@ -80,7 +80,13 @@ def install(module: ModuleType, mode: str) -> None:
             # ``generate_readable_name``): another job may have the same, so that the id names it.
             is_new = name is None and not RUN_ID.read(runs.environment_of_user())
             new_id: str | None = run.id if is_new else None
-            recorded = _begin(project, name or run.name, group, run.config, id=new_id)
+            recorded = _begin(
+                usable_name(project) or "",
+                usable_name(name or run.name),
+                group,
+                run.config,
+                id=new_id,
+            )
             _record_too(run, recorded)
             # `trackio.config` is bound to the config of before, whose changes would not be
             # recorded.
@@ -92,10 +98,12 @@ def install(module: ModuleType, mode: str) -> None:
             .bind_partial(project, name, group, *extra, **keywords)
             .arguments
         )
-        _check_resume(project, name, arguments.get("resume", _NEVER))
-        _finish_other(package, project, name)
+        project_name = usable_name(project) or ""
+        run_name = usable_name(name)
+        _check_resume(project_name, run_name, arguments.get("resume", _NEVER))
+        _finish_other(package, project_name, run_name)
         config = _TrackioConfig(_entries_of(arguments.get("config")))
-        run = captured(_begin(project, name, group, config), group, config)
+        run = captured(_begin(project_name, run_name, group, config), group, config)
         _set_current(package, run)
         return run
 

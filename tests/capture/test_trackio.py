@@ -527,6 +527,23 @@ def test_runs_of_threads_go_on_beside_each_other(
     assert [statuses(folder) for folder in folders] == [["finished"]] * 2
 
 
+def test_names_that_only_trackio_accepts_are_cleaned_as_those_of_wandb_are(
+    tmp_path: Path,
+) -> None:
+    code = """
+    import trackio
+
+    trackio.init(project="p", name="sft\\n" + 300 * "n")
+    trackio.log({"loss": 1.0})
+    trackio.init(project="p", name="sft\\n" + 300 * "n", resume="must")
+    trackio.log({"loss": 0.5})
+    """
+
+    captured(tmp_path, code)
+
+    assert values(only_folder(runs(tmp_path)))["loss"] == [(0, 1.0), (1, 0.5)]
+
+
 def test_a_config_may_be_a_namespace_or_any_object_with_fields(tmp_path: Path) -> None:
     code = """
     import argparse

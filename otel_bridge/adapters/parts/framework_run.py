@@ -299,7 +299,7 @@ def _arguments_of(names: RunNames) -> dict[str, Any]:
     of trackers replace a default project only: the user has named theirs. Raises `ConfigError` for a
     variable that cannot be read.
     """
-    from otel_bridge.emit.config.run_request import is_chosen  # noqa: PLC0415
+    from otel_bridge.emit.config.run_request import is_chosen, usable_name  # noqa: PLC0415
 
     env = process_runs().environment_of_user()
     project = names.project
@@ -308,10 +308,9 @@ def _arguments_of(names: RunNames) -> dict[str, Any]:
     ):
         project = names.default_project
     arguments = dict(names.arguments)
-    # An empty name of a framework is not one.
-    arguments["project"] = None if is_chosen(PROJECT, env) else project or None
-    arguments["name"] = None if is_chosen(RUN_NAME, env) else names.name or None
-    arguments["role"] = None if ROLE.read(env) else names.role or None
+    arguments["project"] = None if is_chosen(PROJECT, env) else usable_name(project)
+    arguments["name"] = None if is_chosen(RUN_NAME, env) else usable_name(names.name)
+    arguments["role"] = None if ROLE.read(env) else usable_name(names.role)
     return arguments
 
 

@@ -15,8 +15,7 @@ from typing import Any
 from otel_bridge import semconv
 from otel_bridge.capture.wandb.earlier import EarlierRun
 from otel_bridge.capture.wandb.recording import WandbRecording
-from otel_bridge.emit.config.identity import MAX_NAME_CHARS
-from otel_bridge.emit.config.run_request import RunRequest, is_chosen
+from otel_bridge.emit.config.run_request import RunRequest, is_chosen, usable_name
 from otel_bridge.emit.process_runs import runs
 from otel_bridge.emit.run import Run
 from otel_bridge.records import run_id_of
@@ -160,14 +159,14 @@ def begin(arguments: WandbArguments, group: str | None = None) -> Run:
     return runs.begin(
         RunRequest(
             captured="wandb",
-            project=_printable(arguments["project"]),
-            name=_printable(arguments["name"]),
+            project=usable_name(arguments["project"]),
+            name=usable_name(arguments["name"]),
             id=None if run_id is None else _usable_id(str(run_id)),
-            group=_printable(arguments["group"] or group),
+            group=usable_name(arguments["group"] or group),
             tags=[str(tag) for tag in arguments["tags"] or ()],
             notes=arguments["notes"],
-            entity=_printable(arguments["entity"]),
-            job_type=_printable(arguments["job_type"]),
+            entity=usable_name(arguments["entity"]),
+            job_type=usable_name(arguments["job_type"]),
             resume=_resume_at_server(arguments["resume"]),
             rank=0,
             handle=arguments.beside,
@@ -192,7 +191,7 @@ def rename(run: Run, name: object) -> bool:
 
     ``False`` too for an empty name, and where nothing is recorded; the caller counts that.
     """
-    printable_name = _printable(name)
+    printable_name = usable_name(name)
     if (
         not printable_name
         or not run.facts.identity.name_generated
@@ -254,21 +253,6 @@ def _usable_id(run_id: str) -> str:
     if _VALID_ID.fullmatch(run_id):
         return run_id
     return run_id_of("", run_id)
-
-
-def _printable(text: Any) -> str | None:
-    """Return a name as otel-bridge accepts it; W&B accepts any text.
-
-    ``None`` without one, and for one of spaces only: then the run has a name of its own.
-    """
-    if text is None:
-        return None
-    return (
-        "".join(char for char in str(text).strip() if char.isprintable())[
-            :MAX_NAME_CHARS
-        ]
-        or None
-    )
 
 
 def goes_on(current: Any, arguments: WandbArguments) -> bool:

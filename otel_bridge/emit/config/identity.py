@@ -16,7 +16,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from otel_bridge import semconv
-from otel_bridge.emit.config.run_request import RunRequest
+from otel_bridge.emit.config.run_request import MAX_NAME_CHARS, RunRequest
 from otel_bridge.errors import ConfigError
 from otel_bridge.records import run_id_of
 from otel_bridge.settings import (
@@ -61,7 +61,6 @@ _NODE_RANKS = (
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _NEW_END = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
 """Form of `new_end`."""
-MAX_NAME_CHARS = 256
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,10 @@ from otel_bridge.settings import (
     RUN_NAME,
     Setting,
 )
-from otel_bridge.values.scalars import any_text
+from otel_bridge.values.scalars import any_text, name_of
+
+MAX_NAME_CHARS = 256
+"""Longest name of a run, project or role."""
 
 _TEXTS = ("group", "notes", "entity", "job_type")
 _ATTRIBUTES = (*_TEXTS, "tags", "rank", "system_metrics")
@@ -94,6 +97,18 @@ class RunRequest:
             and self.exporters is None
             and (self.project, self.name, self.role, self.id) == _NO_NAMES
         )
+
+
+def usable_name(name: object) -> str | None:
+    """Return a name of a tracker or framework, which accept any text, as a run can have it.
+
+    It loses what cannot be printed. The end of a longer one is a digest, so that two names remain
+    two runs. ``None`` for an empty one.
+    """
+    if name is None:
+        return None
+    printable = "".join(filter(str.isprintable, any_text(name)))
+    return name_of(printable.strip(), MAX_NAME_CHARS)
 
 
 def is_chosen(setting: Setting[str], env: Mapping[str, str]) -> bool:

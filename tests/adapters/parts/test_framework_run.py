@@ -96,6 +96,13 @@ def test_loggers_with_the_same_names_share_the_run_and_another_name_begins_anoth
         ]
 
 
+def test_a_name_that_only_the_framework_accepts_is_cleaned(tmp_path: Path) -> None:
+    with environment_of(held(tmp_path)):
+        log_one(RunNames("p\n", "run\t1"))
+
+        assert names_of(tmp_path) == [("p", "run1", None)]
+
+
 @pytest.mark.parametrize("name", ["a", None])
 def test_a_logger_whose_run_another_has_replaced_goes_on_in_its_own(
     tmp_path: Path, name: str | None
