@@ -61,7 +61,6 @@ class GeneratedRollouts:
 
     def __init__(self, state: TranslationState) -> None:
         self._state = state
-        self._changed: set[str] = set()
         self._news: dict[str, None] = {}
         stored = unpacked_below(GeneratedRollout, state, _ROLLOUTS).items()
         # The state is ordered by key. By their ends, which is nearly the order of their arrival, in
@@ -85,13 +84,11 @@ class GeneratedRollouts:
             rollout = replace(
                 rollout, trained_steps=earlier.trained_steps, unused=earlier.unused
             )
-        self._rollouts[half] = rollout
-        self._changed.add(half)
+        self._put(half, rollout)
         if len(self._rollouts) > _LIMIT:
             oldest = next(iter(self._rollouts))
             del self._rollouts[oldest]
             self._state.delete(f"{_ROLLOUTS}{oldest}")
-            self._changed.discard(oldest)
 
     def get(self, trace_id: str) -> GeneratedRollout | None:
         """Return a rollout, ``None`` when it is not known, or no longer."""
@@ -105,9 +102,7 @@ class GeneratedRollouts:
         rollout = self.get(trace_id)
         if rollout is None:
             return
-        half = trace_id[:_HALF]
-        self._rollouts[half] = replace(rollout, **facts)
-        self._changed.add(half)
+        self._put(trace_id[:_HALF], replace(rollout, **facts))
         if "reward" in facts:
             # The training steps that used it have rows with the old reward.
             self._news[trace_id] = None
@@ -125,8 +120,7 @@ class GeneratedRollouts:
         """Return all remembered rollouts."""
         return self._rollouts.values()
 
-    def flush(self) -> None:
-        """Write what changed to the state."""
-        for half in self._changed:
-            self._state.set(f"{_ROLLOUTS}{half}", packed(self._rollouts[half]))
-        self._changed.clear()
+    def _put(self, half: str, rollout: GeneratedRollout) -> None:
+        """Keep a rollout, in memory and in the state."""
+        self._rollouts[half] = rollout
+        self._state.set(f"{_ROLLOUTS}{half}", packed(rollout))

@@ -100,7 +100,6 @@ class LineagePipeline(SpanPipeline[TrainStep, _Uses]):
         self._publish = publish
         self._outdated = set(unpacked(list[StepKey], run.state.get(_OUTDATED) or []))
         """Steps whose row lacks rollouts that it compares with, and gets them in its last row."""
-        self._is_changed = False
 
     def read(self, span: Span, attributes: Mapping[str, Json]) -> _Uses | None:
         """Return the rollouts that *span* names, ``None`` without any."""
@@ -153,21 +152,13 @@ class LineagePipeline(SpanPipeline[TrainStep, _Uses]):
             return
         if step.newest is None:
             step.newest = _newest_step(self._known(step))
-        if rollout.step <= step.newest:
+        if rollout.step <= step.newest and step.key not in self._outdated:
             self._outdated.add(step.key)
-            self._is_changed = True
+            self._run.state.set(_OUTDATED, packed(self._outdated))
 
     def is_whole(self, step: TrainStep) -> bool:
         """Return whether all rollouts have arrived that *step* consumed."""
         return all(map(self._generated.get, step.consumed))
-
-    def flush(self) -> None:
-        """Write what changed to the state, with the rollouts that training has used."""
-        self._generated.flush()
-        if self._is_changed:
-            self._run.state.set(_OUTDATED, packed(self._outdated))
-            self._is_changed = False
-        super().flush()
 
     def _assign(self, trace_id: str, step: TrainStep, now_unix_ns: int) -> list[Record]:
         """Note what *step* did with a rollout; return the value that trackers show on it.
@@ -221,7 +212,7 @@ class LineagePipeline(SpanPipeline[TrainStep, _Uses]):
         """Return the values of a row of *step*, which has all that is known of its rollouts then."""
         if step.key in self._outdated:
             self._outdated.discard(step.key)
-            self._is_changed = True
+            self._run.state.set(_OUTDATED, packed(self._outdated))
         consumed = self._known(step)
         step.newest = _newest_step(consumed)
         return step_values(

@@ -262,7 +262,6 @@ class Bench:
 
     def restart(self) -> None:
         # A bridge writes it with each commit.
-        self._generated.flush()
         self.state = MemoryState(json_round_trip(self.state.snapshot()))
         self._begin()
 
