@@ -68,6 +68,11 @@ def opened(  # noqa: PLR0917  # called for every phase: keywords would cost
     return number
 
 
+def is_open(number: int) -> bool:
+    """Return whether a rollout or phase of this process is open, in a run that has not ended."""
+    return number in _unclosed
+
+
 def closed(number: int) -> bool:
     """Note that a rollout or phase closed.
 

@@ -8,7 +8,7 @@ as ``rl.phase.outer``.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AsyncContextDecorator, ContextDecorator
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from otel_bridge.emit.emit_run import current_run
 from otel_bridge.emit.encode import coerce
 from otel_bridge.emit.encode.span import scope_spans, span, span_attributes
 from otel_bridge.emit.encode.values import to_step
-from otel_bridge.emit.live_registry import closed, opened
+from otel_bridge.emit.live_registry import closed, is_open, opened
 from otel_bridge.errors import any_error_but_signals
 from otel_bridge.journal.frames import Signal
 from otel_bridge.semconv import PHASE_NAME, PHASE_OUTER, PHASE_SPAN, ROLE, STEP
@@ -48,22 +48,18 @@ class _OpenPhase:
         outer: Phase of the same run and process around it.
         number: Its number in `live_registry`.
         start_ns: By a clock that only goes forward.
-        has_ended: Whether its block has ended. A task or generator that began in it may go on, and
-            has it as its current phase all the same.
     """
 
     run: EmitRun
     name: str
     step: int
     role: str | None
-    pid: int
     enclosing: _OpenPhase | None
     outer: _OpenPhase | None
     trace_id: bytes
     span_id: bytes
     number: int
     start_ns: int
-    has_ended: bool = False
 
     def encoded(self, end_ns: int, error: str | None) -> bytes:
         """Return the phase as one ``ScopeSpans``; *end_ns* is of the clock of `start_ns`.
@@ -91,15 +87,20 @@ _current: ContextVar[_OpenPhase | None] = ContextVar("otel_bridge.phase", defaul
 
 def is_inside() -> bool:
     """Return whether a phase is open here; a new phase without a step takes its step."""
-    return _innermost_open() is not None
+    return any(_open_phases())
 
 
-def _innermost_open() -> _OpenPhase | None:
-    """Return the innermost phase of this context whose block has not ended; ``None`` without one."""
+def _open_phases() -> Iterator[_OpenPhase]:
+    """Yield the open phases of this context, from the innermost outwards.
+
+    A task or generator that began in a phase may go on after it, and has it as its current phase
+    all the same. A forked child has the phases of its parent around it, which are not open in it.
+    """
     phase = _current.get()
-    while phase is not None and phase.has_ended:
+    while phase is not None:
+        if is_open(phase.number):
+            yield phase
         phase = phase.enclosing
-    return phase
 
 
 class Phase(ContextDecorator, AsyncContextDecorator):
@@ -162,7 +163,6 @@ class Phase(ContextDecorator, AsyncContextDecorator):
         phase = self._take_open()
         if phase is None:
             return
-        phase.has_ended = True
         # Not when the block ends in another context than it began in.
         if _current.get() is phase:
             _current.set(phase.enclosing)
@@ -226,9 +226,8 @@ class Phase(ContextDecorator, AsyncContextDecorator):
         role = role_of(self._role)
         if role == run.role:
             role = None
-        enclosing = _innermost_open()
-        pid = os.getpid()
-        outer = _outer_of(run, pid, enclosing)
+        # A phase of another run may lie between.
+        outer = next((phase for phase in _open_phases() if phase.run is run), None)
         if step is None and outer is not None and outer.role == role:
             step = outer.step
         if step is None:
@@ -239,8 +238,7 @@ class Phase(ContextDecorator, AsyncContextDecorator):
             name,
             step,
             role,
-            pid,
-            enclosing,
+            next(_open_phases(), None),
             outer,
             ids[8:] if outer is None else outer.trace_id,
             ids[:8],
@@ -250,21 +248,6 @@ class Phase(ContextDecorator, AsyncContextDecorator):
         )
         _current.set(phase)
         return phase
-
-
-def _outer_of(
-    run: EmitRun, pid: int, enclosing: _OpenPhase | None
-) -> _OpenPhase | None:
-    """Return the innermost open phase of *run* and this process, from *enclosing* outwards; ``None`` without one.
-
-    A phase of another run may lie between, and a forked child has the phases of its parent around
-    it.
-    """
-    while enclosing is not None:
-        if enclosing.run is run and enclosing.pid == pid and not enclosing.has_ended:
-            return enclosing
-        enclosing = enclosing.enclosing
-    return None
 
 
 def phase_of(

@@ -67,18 +67,11 @@ def engine_of(resource: Mapping[str, object]) -> str:
     """Return the address of the engine that a resource describes; empty when nothing names it.
 
     The bridge names it itself. A Collector's Prometheus receiver puts the scraped address into
-    ``service.instance.id``, and its parts into ``server.*``.
+    ``service.instance.id``.
     """
-    explicit_address = text_in(resource, semconv.ENGINE) or text_in(
+    return text_in(resource, semconv.ENGINE) or text_in(
         resource, semconv.SERVICE_INSTANCE_ID
     )
-    if explicit_address:
-        return explicit_address
-    host = text_in(resource, "server.address") or text_in(resource, semconv.HOST_NAME)
-    port = text_in(resource, "server.port")
-    if port:
-        return f"{host}:{port}"
-    return host
 
 
 def readings(metrics: Iterable[pb.Metric]) -> Iterator[tuple[SeriesName, Series]]:

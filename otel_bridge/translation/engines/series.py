@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 
 from otel_bridge.records import Distribution
 from otel_bridge.translation.options import SECOND_NS
@@ -91,33 +92,28 @@ class Series:
 def row_values(series: Sequence[Series]) -> Iterator[tuple[str, float]]:
     """Yield what a row shows of the series of one key together: each ending of the key, with its value.
 
-    Nothing is yielded for series without two readings that follow each other.
+    Nothing is yielded for series without two readings that follow each other. Of a gauge these are
+    the mean, and the sum of several: a share is read by the one, a queue by the other. Of a counter
+    it is the sum of the rates, each over the time that its own readings cover.
     """
     by_kind: dict[str, list[Series]] = {}
     for member in series:
         if member.covered:
             by_kind.setdefault(member.kind, []).append(member)
     for kind, members in by_kind.items():
-        yield from _VALUES[kind](members)
+        if kind == HISTOGRAM:
+            yield from _quantiles(members)
+            continue
+        means = [member.added[0] / member.covered for member in members]
+        if kind == COUNTER:
+            yield "/per_s", sum(means) * SECOND_NS
+            continue
+        yield "", fmean(means)
+        if len(means) > 1:
+            yield "/sum", sum(means)
 
 
-def _gauge(series: Sequence[Series]) -> Iterator[tuple[str, float]]:
-    """Yield the mean, and the sum of several: a share is read by the one, a queue by the other."""
-    means = [member.added[0] / member.covered for member in series]
-    yield "", sum(means) / len(means)
-    if len(means) > 1:
-        yield "/sum", sum(means)
-
-
-def _counter(series: Sequence[Series]) -> Iterator[tuple[str, float]]:
-    """Yield the sum of the rates, each over the time that its own readings cover."""
-    yield (
-        "/per_s",
-        sum(member.added[0] * SECOND_NS / member.covered for member in series),
-    )
-
-
-def _histogram(series: Sequence[Series]) -> Iterator[tuple[str, float]]:
+def _quantiles(series: Sequence[Series]) -> Iterator[tuple[str, float]]:
     """Yield the quantiles of the buckets that most of the series have: engines of two versions may differ.
 
     Nothing without bounds, or when nothing was observed.
@@ -137,10 +133,3 @@ def _histogram(series: Sequence[Series]) -> Iterator[tuple[str, float]]:
     )
     for ending, share in _QUANTILES.items():
         yield ending, distribution.quantile(share)
-
-
-_VALUES = {
-    GAUGE: _gauge,
-    COUNTER: _counter,
-    HISTOGRAM: _histogram,
-}

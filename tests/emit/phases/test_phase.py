@@ -16,6 +16,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 import otel_bridge
 from otel_bridge import Phase
 from otel_bridge.emit import emit_run
+from otel_bridge.emit.live_registry import forget_unclosed
 from otel_bridge.emit.phases import phase as phase_module
 from support.trainers.emit_rollout_doubles import MemoryRun, attributes
 from support.trainers.emit_samples import run_in, seen_in
@@ -382,6 +383,8 @@ def test_a_forked_child_has_phases_of_its_own_and_leaves_the_open_one_to_its_par
     with Phase(run, "train", 1):
         child = os.fork()
         if child == 0:
+            # As a run does after a fork.
+            forget_unclosed()
             with Phase(run, "load", 1):
                 pass
             os.write(write, repr((names(run), run.spans[0].parent_span_id)).encode())
