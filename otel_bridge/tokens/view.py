@@ -131,15 +131,11 @@ def _turns(messages: Iterable[Message], tokens: Sequence[str]) -> list[dict[str,
 
 
 def _text(message: Message) -> str:
-    """Return the text of a message: its content, then the calls of tools."""
+    """Return the text of a message: its content, then the calls of tools as JSON."""
     content = message.get("content")
     parts = content if isinstance(content, list) else [content]
-    texts = [part_text(part) for part in parts if part is not None]
-    calls = message.get("tool_calls")
-    for call in calls if isinstance(calls, list) else []:
-        function = call.get("function") if isinstance(call, dict) else None
-        texts.append(f"→ {part_text(function)}")
-    return "\n".join(filter(None, texts))
+    parts = [*parts, message.get("tool_calls")]
+    return "\n".join(part_text(part) for part in parts if part)
 
 
 def page_of(view: TokenView) -> str:

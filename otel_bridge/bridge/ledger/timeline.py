@@ -12,7 +12,7 @@ import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from otel_bridge.bridge.ledger.codec import decode_value, encode_value
 from otel_bridge.bridge.ledger.database import DatabaseReader
@@ -34,6 +34,21 @@ _MAX_SPANS = 400
 _MAX_NAME_CHARS = 128
 _NO_STEP = -1
 """Step of rollouts and rows without one."""
+_BEYOND = """
+WITH steps AS (
+    SELECT role, step, min(id) AS first_id, max(id) AS last_id, sum(size) AS size,
+        max(end_ns) - min(start_ns) AS duration_ns
+    FROM timeline GROUP BY role, step, CASE step WHEN :no_step THEN id ELSE 0 END),
+newest AS (SELECT *, sum(size) OVER (ORDER BY last_id DESC) AS used FROM steps WHERE size <= :room),
+older AS (SELECT * FROM newest WHERE used > :room),
+slowest AS (
+    SELECT *, sum(size) OVER (ORDER BY step = :no_step, duration_ns DESC, last_id DESC) AS used_later FROM older)
+SELECT role, step, first_id, last_id FROM steps WHERE size > :room
+UNION ALL SELECT role, step, first_id, last_id FROM slowest WHERE used_later > :room
+"""
+"""Selects the steps to delete, or parts without a step. Room is for the newest steps, and as much
+for the slowest of the others. What has no step is not a slow step either: it comes last. A step that
+is too large alone does not push out all that follow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +91,9 @@ class TimelineStore:
             parts.setdefault((role, step), []).append(event)
         for record in records:
             if isinstance(record, RolloutRecord) and record.timed:
-                parts.setdefault(_key_of(record), []).extend(_of_rollout(record))
+                step = _NO_STEP if record.step is None else record.step
+                events = parts.setdefault((record.role or "", step), [])
+                events.extend(_of_rollout(record))
         # A run without phases and rollouts has no timeline, so its rows mark nothing.
         if self._size or parts:
             for step_key, mark in _marks(records):
@@ -103,55 +120,19 @@ class TimelineStore:
 
         Whole ones, because a step that lacks some ranks would show another slow one.
         """
-        rows = sql.execute(
-            "SELECT role, step, min(id), max(id), sum(size), max(end_ns) - min(start_ns) FROM timeline "
-            "GROUP BY role, step, CASE step WHEN ? THEN id ELSE 0 END ORDER BY max(id) DESC",
-            (_NO_STEP,),
+        room = self._limit * _SPARE / 2
+        steps = sql.execute(_BEYOND, {"no_step": _NO_STEP, "room": room}).fetchall()
+        sql.executemany(
+            "DELETE FROM timeline WHERE role = ? AND step = ? AND id BETWEEN ? AND ?",
+            steps,
         )
-        steps = [_StoredStep(*row) for row in rows]
-        room = int(self._limit * _SPARE / 2)
-        older = _beyond(steps, room)
-        # What has no step is not a slow step either: it comes last, and stays in the order of its
-        # age.
-        older.sort(key=lambda step: (step.number == _NO_STEP, -step.duration_ns))
-        # Half of the room is for the newest steps, half for the slowest of the others.
-        for step in _beyond(older, room):
-            sql.execute(
-                "DELETE FROM timeline WHERE role = ? AND step = ? AND id BETWEEN ? AND ?",
-                step[:4],
-            )
         self._size = _stored_bytes(sql)
 
 
 def _stored_bytes(sql: sqlite3.Connection) -> int:
     """Return the size of the stored timeline, as `_insert` counts it."""
-    total = sql.execute("SELECT sum(size) FROM timeline").fetchone()[0]
-    return cast("int | None", total) or 0
-
-
-class _StoredStep(NamedTuple):
-    """Holds what eviction must know of one step, or of one part that has no step."""
-
-    role: str
-    number: int
-    first_id: int
-    last_id: int
-    size: int
-    duration_ns: int
-
-
-def _beyond(steps: Sequence[_StoredStep], room: int) -> list[_StoredStep]:
-    """Return the steps that do not fit in *room* bytes, which the first ones get.
-
-    A step that is too large is passed over, so that it does not push out all that follow.
-    """
-    too_many: list[_StoredStep] = []
-    for step in steps:
-        if step.size <= room:
-            room -= step.size
-        else:
-            too_many.append(step)
-    return too_many
+    (total,) = sql.execute("SELECT coalesce(sum(size), 0) FROM timeline").fetchone()
+    return int(total)
 
 
 def _marks(
@@ -188,11 +169,6 @@ def _rates_of(row: Row) -> dict[str, float]:
 @functools.lru_cache(4096)
 def _is_rate(key: str) -> bool:
     return _RATES.search(key) is not None
-
-
-def _key_of(rollout: RolloutRecord) -> tuple[str, int]:
-    step = _NO_STEP if rollout.step is None else rollout.step
-    return rollout.role or "", step
 
 
 def _of_rollout(rollout: RolloutRecord) -> Iterator[TimelineEvent]:
