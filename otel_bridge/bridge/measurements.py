@@ -47,6 +47,7 @@ class MeasuringThread(threading.Thread):
         requests: Export requests that are not appended yet. The thread adds at the end, the bridge
             takes the first.
         dropped: Number of measurements that found `_MAX_WAITING` others.
+        counted: How many of these the bridge has counted.
         problem: Why the last measurement is missing; empty after one.
     """
 
@@ -64,6 +65,7 @@ class MeasuringThread(threading.Thread):
         self._stopping = threading.Event()
         self.requests: deque[bytes] = deque()
         self.dropped = 0
+        self.counted = 0
         self.problem = ""
 
     def run(self) -> None:
@@ -126,7 +128,6 @@ class Measurements:
         self.problems: tuple[str, ...] = ()
         """Why sources gave nothing at their last measurement, one text for each of these."""
         self._threads: dict[_Request, MeasuringThread] = {}
-        self._counted: dict[_Request, int] = {}
         self._roles: Mapping[int, str] = {}
         self._line_s = float("-inf")
 
@@ -142,16 +143,15 @@ class Measurements:
         requests = self._requested(living)
         appended = False
         # Before threads are stopped: what they measured while their process lived arrives.
-        for key, thread in self._threads.items():
+        for thread in self._threads.values():
             while thread.requests:
                 self._bridge_segment.metrics(thread.header, thread.requests[0])
                 # Removed once appended: on a full disk it waits for the next check.
                 thread.requests.popleft()
                 appended = True
-            self._count_dropped(key, thread)
+            self._count_dropped(thread)
         for key in self._threads.keys() - requests.keys():
             self._threads.pop(key).stop()
-            self._counted.pop(key, None)
         for key in requests.keys() - self._threads.keys():
             thread = self._thread(key.source, requests[key])
             # Where no more threads are allowed, the next check tries again.
@@ -191,23 +191,21 @@ class Measurements:
             requests[_Request(source, header.instance_id)] = header
         return requests
 
-    def _count_dropped(self, key: _Request, thread: MeasuringThread) -> None:
+    def _count_dropped(self, thread: MeasuringThread) -> None:
         """Count what *thread* dropped since the last call.
 
         Raises `JournalError`, and counts it later.
         """
         dropped = thread.dropped
-        new = dropped - self._counted.get(key, 0)
-        if new:
-            self._reader.count_drops(_DROPPED, new, thread.name)
-            self._counted[key] = dropped
+        if dropped > thread.counted:
+            self._reader.count_drops(_DROPPED, dropped - thread.counted, thread.name)
+            thread.counted = dropped
 
     def close(self) -> None:
         """Stop measuring; what was not appended is discarded. May be called twice."""
         for thread in self._threads.values():
             thread.stop()
         self._threads.clear()
-        self._counted.clear()
 
     def _thread(self, source: str, header: SegmentHeader) -> MeasuringThread:
         """Return the thread that measures *source* as *header* requests, not started yet.

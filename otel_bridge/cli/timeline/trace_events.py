@@ -9,8 +9,9 @@ Source: "Trace Event Format", the document of Chromium's trace viewer.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import count
+from collections.abc import Iterable, Mapping
+from itertools import count, groupby
+from operator import attrgetter
 from typing import Any, TypeAlias
 
 from otel_bridge.bridge.ledger.timeline import TimelineStep
@@ -24,29 +25,22 @@ _SYNC = re.compile(r"(?<![a-z])(?:sync|weights?)(?![a-z])")
 _StepEvent: TypeAlias = tuple[int, TimelineEvent]
 
 
-def trace_of(steps: Sequence[TimelineStep]) -> dict[str, Any]:
-    """Return the trace of *steps*, whose times are on one clock."""
-    by_role: dict[str, list[_StepEvent]] = {}
-    starts: list[int] = []
-    for step in steps:
-        for event in step.events:
-            by_role.setdefault(step.role, []).append((step.step, event))
-            starts.append(event.start_ns)
-    writer = _TraceWriter(min(starts, default=0))
-    for role, events in by_role.items():
-        writer.role(role, events)
+def trace_of(steps: Iterable[TimelineStep]) -> dict[str, Any]:
+    """Return the trace of *steps*, in the order of their roles, whose times are on one clock."""
+    writer = _TraceWriter()
+    for role, of_role in groupby(steps, attrgetter("role")):
+        writer.role(role, of_role)
     return {"traceEvents": writer.events, "displayTimeUnit": "ms"}
 
 
 class _TraceWriter:
-    """Collects trace events; *zero_ns* is the time that the trace begins with."""
+    """Collects trace events."""
 
-    def __init__(self, zero_ns: int) -> None:
+    def __init__(self) -> None:
         self.events: list[dict[str, Any]] = []
-        self._zero_ns = zero_ns
         self._numbers = count(1)
 
-    def role(self, role: str, events: Iterable[_StepEvent]) -> None:
+    def role(self, role: str, steps: Iterable[TimelineStep]) -> None:
         """Add the tracks of one role: a thread a rank, the rollouts as a process of their own.
 
         Marks of steps and rates belong to the process as a whole, which is its thread 0.
@@ -55,14 +49,15 @@ class _TraceWriter:
         # By process as well: a forked child and a restart have the rank of another one.
         ranks: dict[tuple[int, str], list[_StepEvent]] = {}
         rollouts: list[_StepEvent] = []
-        for step, event in events:
-            if event.kind == "phase":
-                process = event.facts.get("rank", 0), event.track
-                ranks.setdefault(process, []).append((step, event))
-            elif event.kind == "mark":
-                self._mark(pid, step, event)
-            else:
-                rollouts.append((step, event))
+        for step in steps:
+            for event in step.events:
+                if event.kind == "phase":
+                    process = event.facts.get("rank", 0), event.track
+                    ranks.setdefault(process, []).append((step.step, event))
+                elif event.kind == "mark":
+                    self._mark(pid, step.step, event)
+                else:
+                    rollouts.append((step.step, event))
         for (rank, _), phases in sorted(ranks.items()):
             host = phases[0][1].facts.get("host")
             name = f"rank {rank} on {host}" if host else f"rank {rank}"
@@ -120,10 +115,13 @@ class _TraceWriter:
     def _event(
         self, kind: str, track: tuple[int, int], time_ns: int, **facts: object
     ) -> None:
-        """Add an event on a track: process and thread, 0 for the process itself."""
+        """Add an event on a track: process and thread, 0 for the process itself.
+
+        Times are microseconds; viewers begin with the earliest.
+        """
         pid, tid = track
-        time_us = (time_ns - self._zero_ns) / 1000
-        self.events.append({"ph": kind, "pid": pid, "tid": tid, "ts": time_us, **facts})
+        place = {"ph": kind, "pid": pid, "tid": tid, "ts": time_ns / 1000}
+        self.events.append({**place, **facts})
 
     def _track(self, name: str, process: int = 0) -> int:
         """Add a process, or a thread of *process*, and return its number, by which viewers sort it.

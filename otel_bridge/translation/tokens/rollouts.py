@@ -20,6 +20,7 @@ from otel_bridge.translation.packing import packed, unpacked, unpacked_below
 from otel_bridge.translation.run_context import RunContext
 from otel_bridge.translation.step_rows import StepKey
 from otel_bridge.translation.tokens.step import rollout_values
+from otel_bridge.values.mappings import present
 
 PAGES = "tokens"
 """Last part of the key of the pages, below the key of the rollouts."""
@@ -104,10 +105,9 @@ class TokenRollouts:
 
     def put(self, rollout: RolloutTokens, now_unix_ns: int) -> None:
         """Store the streams of a rollout; its page is due again if it has newer ones than the last page."""
-        record = self._recent.pop(rollout.trace_id, rollout.record)
-        stored = replace(rollout, record=record)
-        self._run.state.set(f"{_SPACE}{rollout.trace_id}", packed(stored))
-        self._note(stored, now_unix_ns)
+        rollout.record = self._recent.pop(rollout.trace_id, rollout.record)
+        self._run.state.set(f"{_SPACE}{rollout.trace_id}", packed(rollout))
+        self._note(rollout, now_unix_ns)
 
     def _note(self, rollout: RolloutTokens, now_unix_ns: int) -> None:
         self._sizes[rollout.trace_id] = rollout.size_bytes
@@ -156,7 +156,8 @@ class TokenRollouts:
             rollout = self.get(trace_id)
             if rollout.record is not None:
                 yield self._page(rollout, rollout.record)
-                self.put(replace(rollout, paged_ns=rollout.last_ns), changed_ns)
+                rollout.paged_ns = rollout.last_ns
+                self.put(rollout, changed_ns)
 
     def _page(self, rollout: RolloutTokens, record: RolloutRecord) -> MediaRecord:
         """Return the page of a rollout.
@@ -166,18 +167,16 @@ class TokenRollouts:
         streams = {name: floats_of(data) for name, data in rollout.streams.items()}
         rollout_id = record.metadata.get("rollout_id")
         title = rollout_id if isinstance(rollout_id, str) else record.id
-        facts: dict[str, str] = {}
-        for name, fact in (
-            ("step", record.step),
-            ("group", record.group),
-            ("reward", record.reward),
-            ("finish", record.finish_reason),
-        ):
-            if fact is not None:
-                facts[name] = str(fact)
-        facts |= _figures(streams)
+        facts = {
+            "step": record.step,
+            "group": record.group,
+            "reward": record.reward,
+            "finish": record.finish_reason,
+        }
+        texts = {name: str(fact) for name, fact in present(facts).items()}
+        texts |= _figures(streams)
         numbers = {name: stream.tolist() for name, stream in streams.items()}
-        view = view_of(title, facts, record.messages, rollout.texts, numbers)
+        view = view_of(title, texts, record.messages, rollout.texts, numbers)
         page = page_of(view).encode()
         digest = hashlib.sha256(page).hexdigest()
         steps = self._run.axes.steps()

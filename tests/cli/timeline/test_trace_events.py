@@ -41,9 +41,13 @@ def spans_of(trace: Mapping[str, Any]) -> list[tuple[str, str, float, float]]:
     }
     spans = [event for event in trace["traceEvents"] if event["ph"] == "X"]
     return [
-        (threads[event["tid"]], event["name"], event["ts"] / 1e6, event["dur"] / 1e6)
+        (threads[event["tid"]], event["name"], seconds(event), event["dur"] / 1e6)
         for event in spans
     ]
+
+
+def seconds(event: Mapping[str, Any]) -> float:
+    return (event["ts"] * 1000 - T0) / S
 
 
 def test_each_rank_is_a_thread_with_its_nested_phases() -> None:
@@ -94,8 +98,8 @@ def test_rows_mark_steps_and_draw_rates_and_weight_syncs_are_marked() -> None:
 
     events = [event for event in trace_of([step])["traceEvents"] if event["ph"] in "iC"]
 
-    assert [(event["ph"], event["name"], event["ts"]) for event in events] == [
-        ("i", "step 3", 2e6), ("C", "rate", 2e6), ("i", "sync_weights done", 1e6),
+    assert [(event["ph"], event["name"], seconds(event)) for event in events] == [
+        ("i", "step 3", 2.0), ("C", "rate", 2.0), ("i", "sync_weights done", 1.0),
     ]  # fmt: skip
 
 
