@@ -15,7 +15,7 @@ import orjson
 
 from otel_bridge.records import Json, Message
 from otel_bridge.text.message_parts import part_text
-from otel_bridge.tokens.names import ENGINE, TOKEN_IDS, TRAINER, streams_of_figures
+from otel_bridge.tokens.statistics import ENGINE, TOKEN_IDS, TRAINER, streams_of_figures
 
 MISMATCH = "mismatch"
 OVERLAYS: Mapping[str, str] = {

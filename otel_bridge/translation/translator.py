@@ -30,12 +30,8 @@ from otel_bridge.translation.metrics.keys import StepAxes
 from otel_bridge.translation.metrics.pipeline import MetricsPipeline
 from otel_bridge.translation.metrics.third_party_points import ThirdPartyPoints
 from otel_bridge.translation.options import OtherTraces, TranslationOptions, counted
-from otel_bridge.translation.phases.slow_ranks import (
-    AwaitedRank,
-    SlowRankOfSteps,
-    StragglerCauses,
-)
-from otel_bridge.translation.phases.timeline import TimelinePhase
+from otel_bridge.translation.phases.pipeline import PhasePipeline
+from otel_bridge.translation.phases.slow_ranks import StragglerCauses
 from otel_bridge.translation.processes.lifecycle import RunLifecycle
 from otel_bridge.translation.processes.process import Process
 from otel_bridge.translation.processes.producers import (
@@ -133,6 +129,11 @@ class Translator:
         if options.alert_rules:
             stragglers = StragglerCauses(state, options.alert_rules)
             self._alerts = AlertWatcher(state, options, processes, stragglers.row)
+
+    @property
+    def phases(self) -> PhasePipeline:
+        """The phases of the run."""
+        return self._spans.phases
 
     @property
     def rollouts(self) -> RolloutPipeline:
@@ -261,21 +262,9 @@ class Translator:
             if number != number_at(self._state, key):
                 self._state.set(key, number)
 
-    def awaited_ranks(self, now_unix_ns: int) -> dict[str, AwaitedRank]:
-        """Return the rank that the others of its role wait for, by role."""
-        return self._spans.phases.awaited(now_unix_ns)
-
-    def slow_ranks(self) -> dict[str, SlowRankOfSteps]:
-        """Return the rank that is slow in most of the last steps of its role, by role."""
-        return self._spans.phases.slow_ranks()
-
     def engine_problems(self) -> list[str]:
         """Return which families engines no longer send, one text for each engine."""
         return self._metrics.engines.problems()
-
-    def take_phases(self) -> list[TimelinePhase]:
-        """Return the phases since the last call, for the timeline."""
-        return self._spans.phases.take_new()
 
     def adopt(self, stray: ReceivedTrace, now_unix_ns: int) -> list[Record]:
         """Process spans of a rollout of this run that another run received.

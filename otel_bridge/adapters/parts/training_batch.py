@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from otel_bridge.tokens.names import LOSS_MASK
+from otel_bridge.tokens.statistics import LOSS_MASK
 
 if TYPE_CHECKING:
     from otel_bridge.emit.run import Run

@@ -24,7 +24,7 @@ from otel_bridge.adapters.parts.training_batch import (
 )
 from otel_bridge.emit.rollouts.rollout import Rollout
 from otel_bridge.messages.reader import messages_of
-from otel_bridge.tokens.names import LOSS_MASK
+from otel_bridge.tokens.statistics import LOSS_MASK
 from otel_bridge.values.mappings import present
 
 _GENERATE = "_generate_and_score_completions"

@@ -481,7 +481,7 @@ class SegmentReader:
         # An empty transaction would still write to the disk, at every poll.
         if records or changes or sources:
             self._ledger.commit(
-                records, changes, sources, self.translator.take_phases()
+                records, changes, sources, self.translator.phases.take_new()
             )
             # After the commit: if that fails, `_or_as_before` makes state and tails anew.
             self.state.committed()

@@ -6,14 +6,23 @@ recorded the rollout, and also when it was sampled out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
+from otel_bridge.emit.emit_run import step_of
 from otel_bridge.emit.encode import coerce
-from otel_bridge.emit.lineage.linked_span import append_linked_span, step_pairs
+from otel_bridge.emit.encode.span import (
+    rollout_link,
+    scope_spans,
+    span,
+    span_attributes,
+)
 from otel_bridge.emit.rollouts.identity import rollout_ids
 from otel_bridge.emit.rollouts.spans import trace_id_bytes
-from otel_bridge.semconv import TRAIN_SPAN, TRAIN_UNUSED
+from otel_bridge.journal.frames import Signal
+from otel_bridge.semconv import ROLE, STEP, TRAIN_SPAN, TRAIN_UNUSED
 
 if TYPE_CHECKING:
     from otel_bridge.emit.emit_run import EmitRun
@@ -70,3 +79,33 @@ def _append(
     for start in range(0, len(trace_ids), _MAX_LINKS):
         linked_ids = trace_ids[start : start + _MAX_LINKS]
         append_linked_span(run, TRAIN_SPAN, pairs, linked_ids)
+
+
+# --- spans with links, also of tokens ---------------------------------------------------------------
+def step_pairs(
+    run: EmitRun, step: object, role: str | None
+) -> list[tuple[str, Attribute]]:
+    """Return the attributes of the step of a call by `step_of`, and of its role if it is not the run's."""
+    pairs: list[tuple[str, Attribute]] = [(STEP, step_of(run, step, role))]
+    if role is not None and role != run.role:
+        pairs.append((ROLE, role))
+    return pairs
+
+
+def append_linked_span(
+    run: EmitRun,
+    name: str,
+    pairs: Iterable[tuple[str, Attribute]],
+    trace_ids: Iterable[bytes],
+) -> None:
+    """Append a span with the attributes *pairs* that begins and ends now, of a trace of its own.
+
+    Not of the trace of a rollout: that may have ended long ago, in another process, or be sampled
+    out. Never raises; a record that cannot be appended is a counted drop of the run.
+    """
+    now = time.time_ns()
+    random = os.urandom(24)
+    ids = (random[8:], random[:8], None)
+    links = b"".join(map(rollout_link, trace_ids))
+    packed = span(ids, name, (now, now), span_attributes(pairs), links=links)
+    run.append(Signal.TRACES, scope_spans((packed,)), time_unix_ns=now)

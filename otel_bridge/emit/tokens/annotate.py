@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from otel_bridge.emit.encode import coerce
-from otel_bridge.emit.lineage.linked_span import step_pairs
+from otel_bridge.emit.lineage.train_on import step_pairs
 from otel_bridge.emit.rollouts.finished import is_kept
 from otel_bridge.emit.rollouts.identity import rollout_ids
 from otel_bridge.emit.rollouts.spans import trace_id_bytes
@@ -19,15 +19,14 @@ from otel_bridge.emit.tokens.streams import (
     OTHER_LENGTH,
     UNREADABLE,
     TokenRollout,
+    add_texts,
     first_within,
     read_rollout,
     rows_of,
 )
-from otel_bridge.emit.tokens.texts import add_texts
 from otel_bridge.emit.tokens.token_spans import append_token_span
 from otel_bridge.errors import any_error_but_signals
-from otel_bridge.tokens.names import ENGINE, TOKEN_IDS, TRAINER
-from otel_bridge.tokens.statistics import parts_within
+from otel_bridge.tokens.statistics import ENGINE, TOKEN_IDS, TRAINER, parts_within
 
 if TYPE_CHECKING:
     from otel_bridge.emit.emit_run import EmitRun

@@ -10,7 +10,7 @@ import numpy
 import orjson
 
 from otel_bridge.emit.encode.protobuf import Attribute
-from otel_bridge.emit.lineage.linked_span import append_linked_span
+from otel_bridge.emit.lineage.train_on import append_linked_span
 from otel_bridge.emit.tokens.streams import TokenRollout
 from otel_bridge.semconv import (
     TOKENS_BUCKETS,
@@ -21,8 +21,15 @@ from otel_bridge.semconv import (
     TOKENS_STREAM,
     TOKENS_TEXTS,
 )
-from otel_bridge.tokens.names import LOSS_MASK, figure_of_stream, streams_of_figures
-from otel_bridge.tokens.statistics import Figure, Numbers, figures_of, flat
+from otel_bridge.tokens.statistics import (
+    LOSS_MASK,
+    Figure,
+    Numbers,
+    figure_of_stream,
+    figures_of,
+    flat,
+    streams_of_figures,
+)
 
 if TYPE_CHECKING:
     from otel_bridge.emit.emit_run import EmitRun

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from otel_bridge.emit.rollouts.columns import token_ids
-from otel_bridge.tokens.names import ENGINE, LOSS_MASK, TOKEN_IDS
+from otel_bridge.tokens.statistics import ENGINE, LOSS_MASK, TOKEN_IDS
 
 if TYPE_CHECKING:
     from otel_bridge.emit.emit_run import EmitRun

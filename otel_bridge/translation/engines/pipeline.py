@@ -24,8 +24,14 @@ from otel_bridge.records import (
 )
 from otel_bridge.semconv import ENGINE_ROLE
 from otel_bridge.text.counts import first_ones
-from otel_bridge.translation.engines.points import SeriesName, info_labels, readings
-from otel_bridge.translation.engines.series import COUNTER, Series, row_values
+from otel_bridge.translation.engines.points import (
+    COUNTER,
+    Series,
+    SeriesName,
+    info_labels,
+    readings,
+    row_values,
+)
 from otel_bridge.translation.metrics.configs import Configs
 from otel_bridge.translation.metrics.keys import address_part, keyed
 from otel_bridge.translation.metrics.latest_values import Origin, ValuesEvent

@@ -24,12 +24,15 @@ from otel_bridge.translation.decode.attributes import text_in
 from otel_bridge.translation.frame_decoder import DecodedFrame
 from otel_bridge.translation.phases.slow_ranks import (
     AwaitedRank,
-    SlowRankOfSteps,
     SlowRanks,
     awaited_rank,
 )
-from otel_bridge.translation.phases.step import PhaseStep
-from otel_bridge.translation.phases.step_times import PhaseTime, RankTimes, step_values
+from otel_bridge.translation.phases.step_times import (
+    PhaseStep,
+    PhaseTime,
+    RankTimes,
+    step_values,
+)
 from otel_bridge.translation.phases.timeline import TimelineEvent, TimelinePhase
 from otel_bridge.translation.processes.producers import ProducerContext
 from otel_bridge.translation.run_context import RunContext
@@ -53,13 +56,16 @@ class PhasePipeline(SpanPipeline[PhaseStep, PhaseTime]):
 
     Args:
         run: The run; key space ``phase/`` of its state.
+
+    Attributes:
+        slow_ranks: The rank that is slow in most of the last steps of its role.
     """
 
     def __init__(self, run: RunContext) -> None:
         super().__init__(run, PhaseStep)
         self._names = set(cast("list[str] | None", run.state.get(_NAMES)) or [])
         self._new: list[TimelinePhase] = []
-        self._slow_ranks = SlowRanks()
+        self.slow_ranks = SlowRanks()
 
     def read(self, span: Span, attributes: Mapping[str, Json]) -> PhaseTime | None:
         """Return the phase that *span* describes; ``None`` without a name or possible times.
@@ -128,10 +134,6 @@ class PhasePipeline(SpanPipeline[PhaseStep, PhaseTime]):
                     awaited[role] = rank
         return awaited
 
-    def slow_ranks(self) -> dict[str, SlowRankOfSteps]:
-        """Return the rank that is slow in most of the last steps of its role, by role."""
-        return self._slow_ranks.by_role()
-
     def _name_of(self, phase: PhaseTime) -> str:
         """Return the name under which *phase* is counted: `_OTHER` beyond the limit, which is counted too."""
         if phase.name in self._names:
@@ -172,7 +174,7 @@ class PhasePipeline(SpanPipeline[PhaseStep, PhaseTime]):
         # A corrected row is of a step that is counted.
         if not step.revision:
             self._count_unclosed(step)
-            self._slow_ranks.note(step.track[0], values)
+            self.slow_ranks.note(step.track[0], values)
         return values
 
     def _latest_ranks(self, step: PhaseStep) -> list[RankTimes]:

@@ -16,8 +16,7 @@ from typing import cast
 
 from otel_bridge.alert_rules import AlertKind, AlertRule
 from otel_bridge.records import PHASES_ID, Alert, Row, Value, key_of
-from otel_bridge.translation.phases.step import PhaseStep
-from otel_bridge.translation.phases.step_times import PREFIX, STEP
+from otel_bridge.translation.phases.step_times import PREFIX, STEP, PhaseStep
 from otel_bridge.translation.state import TranslationState, identity
 
 _RATIO = f"{PREFIX}slowest_ratio/"

@@ -10,7 +10,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, median
-from typing import NamedTuple, TypeAlias
+from typing import ClassVar, NamedTuple, TypeAlias
+
+from otel_bridge.records import PHASES_ID
+from otel_bridge.translation.processes.process import Process
+from otel_bridge.translation.step_rows import CollectedStep
 
 STEP = "step"
 """Phase that is the step itself; phases inside it count as outermost."""
@@ -116,6 +120,27 @@ class RankTimes:
     def unclosed(self) -> set[str]:
         """Return the names of phases that ended ones name as their outer phase, and that never ended themselves."""
         return {phase.outer for phase in self.phases} - self.ends().keys() - {""}
+
+
+@dataclass(slots=True)
+class PhaseStep(CollectedStep):
+    """Holds one step of one role and attempt, which is closed once its row was sent.
+
+    Attributes:
+        ranks: Instance of each process to its phases.
+    """
+
+    SPACE: ClassVar[str] = "phase"
+    ROW_ID: ClassVar[str] = PHASES_ID
+
+    ranks: dict[str, RankTimes] = field(default_factory=dict[str, RankTimes])
+
+    def add(self, process: Process, phase: PhaseTime) -> None:
+        """Add a phase of *process*; a rank may have several processes, such as forked children."""
+        rank = self.ranks.setdefault(
+            process.instance, RankTimes(process.rank, process.forked)
+        )
+        rank.phases.append(phase)
 
 
 def length(intervals: Iterable[Interval]) -> int:

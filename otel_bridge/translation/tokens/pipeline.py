@@ -15,13 +15,16 @@ from collections.abc import Callable, Iterable, Mapping
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_bridge.records import TOKENS_ID, Json, Record, RolloutRecord, Value
-from otel_bridge.tokens.names import ENGINE, MISMATCH, TRAINER, streams_of_figures
 from otel_bridge.tokens.statistics import (
+    ENGINE,
+    MISMATCH,
+    TRAINER,
     Figure,
     Numbers,
     figures_of,
     flat,
     floats_of,
+    streams_of_figures,
 )
 from otel_bridge.translation.frame_decoder import DecodedFrame
 from otel_bridge.translation.generated_rollouts import GeneratedRollouts

@@ -13,8 +13,12 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
 from otel_bridge.records import TOKENS_ID, MediaItem, MediaRecord, RolloutRecord
-from otel_bridge.tokens.names import streams_of_figures
-from otel_bridge.tokens.statistics import Numbers, figures_of, floats_of
+from otel_bridge.tokens.statistics import (
+    Numbers,
+    figures_of,
+    floats_of,
+    streams_of_figures,
+)
 from otel_bridge.tokens.view import page_of, view_of
 from otel_bridge.translation.packing import packed, unpacked, unpacked_below
 from otel_bridge.translation.run_context import RunContext

@@ -10,8 +10,13 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from otel_bridge.records import TOKENS_ID, Value
-from otel_bridge.tokens.names import ABSOLUTE, FIGURES
-from otel_bridge.tokens.statistics import TENTHS, Figure, distribution_of
+from otel_bridge.tokens.statistics import (
+    ABSOLUTE,
+    FIGURES,
+    TENTHS,
+    Figure,
+    distribution_of,
+)
 from otel_bridge.translation.step_rows import CollectedStep
 
 PREFIX = "tokens/"

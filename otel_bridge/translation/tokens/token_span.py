@@ -19,8 +19,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_bridge import semconv
 from otel_bridge.records import Json
-from otel_bridge.tokens.names import MISMATCH
-from otel_bridge.tokens.statistics import BUCKETS, TENTHS, Figure, Numbers
+from otel_bridge.tokens.statistics import BUCKETS, MISMATCH, TENTHS, Figure, Numbers
 from otel_bridge.translation.decode.attributes import text_in
 from otel_bridge.translation.step_rows import linked_rollouts
 

@@ -16,7 +16,7 @@ def bench_of(ranks: int) -> Bench:
 
 
 def awaited(bench: Bench) -> list[tuple[int, str, int, float, int]]:
-    ranks = bench.translator.awaited_ranks(bench.now_ns).values()
+    ranks = bench.translator.phases.awaited(bench.now_ns).values()
     return [
         (one.rank, one.phase, one.step, (one.since_unix_ns - T0) / S, one.others)
         for one in ranks

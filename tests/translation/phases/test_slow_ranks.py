@@ -70,5 +70,5 @@ def test_a_step_of_which_a_phase_arrives_late_counts_once() -> None:
     send(bench, rank(0), phase("save", 3, 35, 36))
     bench.close()
 
-    slow = bench.translator.slow_ranks()
+    slow = bench.translator.phases.slow_ranks.by_role()
     assert slow == {"trainer": SlowRankOfSteps(1, "generate", 2.0, 5, 5)}
