@@ -10,7 +10,7 @@ and 20 MB.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
@@ -113,6 +113,21 @@ def flat(
     return numpy.concatenate(arrays)
 
 
+def figures_of_rollouts(rollouts: Iterable[Mapping[str, bytes]]) -> dict[str, Figure]:
+    """Return the figures of the streams of rollouts, in their order, each with 32-bit floats by name.
+
+    A rollout that lacks a stream has NaN there, which counts as no value. All streams of a rollout
+    have one length. A mask is the sender's to apply.
+    """
+    rows: list[dict[str, Numbers]] = []
+    for streams in rollouts:
+        values = streams_of_figures(streams)
+        rows.append({name: floats_of(data) for name, data in values.items()})
+    lengths = [max(map(len, row.values()), default=0) for row in rows]
+    names = sorted(set[str]().union(*rows))
+    return figures_of({name: flat(rows, name, lengths) for name in names}, lengths)
+
+
 def figures_of(
     streams: Mapping[str, Numbers], lengths: Sequence[int]
 ) -> dict[str, Figure]:
@@ -128,36 +143,27 @@ def figures_of(
 
     # Infinities and values beyond 32 bits are expected. The program may have numpy raise for them.
     with numpy.errstate(all="ignore"):
-        return _figures_of(streams, lengths)
-
-
-def _figures_of(
-    streams: Mapping[str, Numbers], lengths: Sequence[int]
-) -> dict[str, Figure]:
-    """Return what `figures_of` says; numpy may warn of values that are not finite, or raise."""
-    import numpy  # noqa: PLC0415
-
-    parts: dict[str, list[Numbers]] = {}
-    start = 0
-    # In parts that fit into a cache of the processor: this halves the time.
-    for places in parts_within(lengths, _CHUNK_TOKENS):
-        end = start + sum(lengths[places])
-        edges = _edges(lengths[places])
-        chunk = {name: stream[start:end] for name, stream in streams.items()}
-        for name, numbers in _quantities(chunk).items():
-            parts.setdefault(name, []).append(_sums(name, numbers, edges))
-        start = end
-    figures: dict[str, Figure] = {}
-    for name, sums in parts.items():
-        of_tenths = numpy.concatenate(sums, axis=1)
-        rollouts = of_tenths.sum(axis=2)
-        rollouts[2:] = of_tenths[2:].max(axis=2)
-        buckets = numpy.zeros((0, 2), "<i8")
-        for stream in (ENGINE, TRAINER):
-            if name == figure_of_stream(stream):
-                buckets = _buckets(streams[stream])
-        figures[name] = Figure(rollouts, of_tenths[:2].sum(axis=1), buckets)
-    return figures
+        parts: dict[str, list[Numbers]] = {}
+        start = 0
+        # In parts that fit into a cache of the processor: this halves the time.
+        for places in parts_within(lengths, _CHUNK_TOKENS):
+            end = start + sum(lengths[places])
+            edges = _edges(lengths[places])
+            chunk = {name: stream[start:end] for name, stream in streams.items()}
+            for name, numbers in _quantities(chunk).items():
+                parts.setdefault(name, []).append(_sums(name, numbers, edges))
+            start = end
+        figures: dict[str, Figure] = {}
+        for name, sums in parts.items():
+            of_tenths = numpy.concatenate(sums, axis=1)
+            rollouts = of_tenths.sum(axis=2)
+            rollouts[2:] = of_tenths[2:].max(axis=2)
+            buckets = numpy.zeros((0, 2), "<i8")
+            for stream in (ENGINE, TRAINER):
+                if name == figure_of_stream(stream):
+                    buckets = _buckets(streams[stream])
+            figures[name] = Figure(rollouts, of_tenths[:2].sum(axis=1), buckets)
+        return figures
 
 
 def parts_within(lengths: Sequence[int], limit: int) -> Iterator[slice]:

@@ -161,21 +161,3 @@ def view_in(page: str) -> TokenView | None:
     except (orjson.JSONDecodeError, TypeError):
         # Cut off, or of a version with other fields.
         return None
-
-
-def shade(name: str, value: float | None, highest: float) -> float | None:
-    """Return how strongly the terminal colors a token, from -1 to 1; ``None``: not at all.
-
-    Below 0 is green, for an advantage above 0. Above 0 is red, for any other value, of either sign.
-    The page colors alike.
-
-    Args:
-        name: Name of the overlay.
-        value: Value of the token; ``None`` without one.
-        highest: Largest absolute value of the overlay; 0 when it has only zeros.
-    """
-    if value is None or not highest:
-        return None
-    if name == "advantage":
-        return -value / highest
-    return abs(value) / highest

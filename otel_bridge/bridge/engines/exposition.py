@@ -104,9 +104,6 @@ def _histogram(family: Metric, time_ns: int, start_ns: int) -> Iterator[pb.Metri
         bounds = sorted(below)
         cumulative = [0.0, *(below[bound] for bound in bounds)]
         counts = [max(int(upper - lower), 0) for lower, upper in pairwise(cumulative)]
-        # OTLP has a last bucket without a bound, also where the text leaves out ``+Inf``.
-        if not bounds or math.isfinite(bounds[-1]):
-            counts.append(0)
         metric.histogram.data_points.add(
             attributes=string_attributes(dict(key)),
             time_unix_nano=time_ns,

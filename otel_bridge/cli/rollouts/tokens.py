@@ -15,7 +15,7 @@ from otel_bridge.cli.rollouts.source import RolloutSource, StoredRollout
 from otel_bridge.cli.terminal import Terminal, echo
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.text.printable import printable
-from otel_bridge.tokens.view import TokenView, shade
+from otel_bridge.tokens.view import TokenView
 
 _LARGEST = 5
 _NO_TOKENS = "no token view: its tokens were not annotated, or are not here any more; see docs/tokens.md"
@@ -75,8 +75,8 @@ def print_tokens(view: TokenView | None, overlay: str) -> None:
     highest = max(map(abs, numbers.values()), default=0.0)
     colored = Text("    ")
     for index, token in enumerate(view.tokens):
-        strength = shade(overlay, numbers.get(index), highest)
-        colored.append(printable(token, lines=True), style=_style(strength))
+        style = _style(overlay, numbers.get(index), highest)
+        colored.append(printable(token, lines=True), style=style)
     terminal.print_line(f"  tokens by {overlay}, at most {highest:.4g}", style="bold")
     terminal.print(colored)
     # By size, whatever the sign: a strongly negative advantage is as worth a look.
@@ -87,13 +87,21 @@ def print_tokens(view: TokenView | None, overlay: str) -> None:
         )
 
 
-def _style(strength: float | None) -> str:
-    """Return the style of a token: darker red for more, green for an advantage above 0."""
+def _style(name: str, value: float | None, highest: float) -> str:
+    """Return the style of a token: the darker, the larger its value. The page colors alike.
+
+    Green is for an advantage above 0, red for any other value, of either sign.
+
+    Args:
+        name: Name of the overlay.
+        value: Value of the token; ``None`` without one.
+        highest: Largest absolute value of the overlay; 0 when it has only zeros.
+    """
     # Below a twentieth of the highest a token keeps the terminal's own colors.
-    if strength is None or abs(strength) < 0.05:
+    if value is None or abs(value) <= highest / 20:
         return ""
     # From 60 to 210 of 255: white letters stay readable on it.
-    level = round(60 + 150 * abs(strength))
-    if strength < 0:
+    level = round(60 + 150 * abs(value) / highest)
+    if name == "advantage" and value > 0:
         return f"white on rgb(0,{level},60)"
     return f"white on rgb({level},40,40)"

@@ -101,7 +101,7 @@ class _TraceWriter:
                 event.start_ns,
                 name=title,
                 cat=event.kind,
-                dur=(event.end_ns - event.start_ns) / 1000,
+                dur=event.end_ns // 1000 - event.start_ns // 1000,
                 args=arguments,
             )
             # Across all tracks: rollouts after it were sampled by the new weights.
@@ -117,10 +117,11 @@ class _TraceWriter:
     ) -> None:
         """Add an event on a track: process and thread, 0 for the process itself.
 
-        Times are microseconds; viewers begin with the earliest.
+        Times are whole microseconds, so that no rounding of a viewer moves an inner span out of the
+        outer one. Viewers begin with the earliest.
         """
         pid, tid = track
-        place = {"ph": kind, "pid": pid, "tid": tid, "ts": time_ns / 1000}
+        place = {"ph": kind, "pid": pid, "tid": tid, "ts": time_ns // 1000}
         self.events.append({**place, **facts})
 
     def _track(self, name: str, process: int = 0) -> int:

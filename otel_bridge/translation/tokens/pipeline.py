@@ -15,17 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_bridge.records import TOKENS_ID, Json, Record, RolloutRecord, Value
-from otel_bridge.tokens.statistics import (
-    ENGINE,
-    MISMATCH,
-    TRAINER,
-    Figure,
-    Numbers,
-    figures_of,
-    flat,
-    floats_of,
-    streams_of_figures,
-)
+from otel_bridge.tokens.statistics import ENGINE, MISMATCH, TRAINER, figures_of_rollouts
 from otel_bridge.translation.frame_decoder import DecodedFrame
 from otel_bridge.translation.generated_rollouts import GeneratedRollouts
 from otel_bridge.translation.processes.producers import ProducerContext
@@ -79,7 +69,9 @@ class TokenPipeline(SpanPipeline[TokenStep, TokenSpan]):
         """
         now_unix_ns = frame.now_unix_ns
         for step, span in self.new_spans(context, spans, now_unix_ns):
-            figures = span.figures or figures_of_streams(span)
+            figures = span.figures or figures_of_rollouts(
+                [span.streams.get(trace_id, {}) for trace_id in span.rollouts]
+            )
             if twice := step.add(span.rollouts, figures, self._may_show):
                 count(self._run.state, TWICE, twice, name=f"step {step.number}")
             self._keep(step.key, span, now_unix_ns)
@@ -157,8 +149,7 @@ class TokenPipeline(SpanPipeline[TokenStep, TokenSpan]):
             elif step is None:
                 self.note_drop("late", str(key[1]))
             else:
-                numbers = {ENGINE: floats_of(engine), TRAINER: floats_of(trainer)}
-                figures = figures_of(numbers, [len(engine) // 4])
+                figures = figures_of_rollouts([{ENGINE: engine, TRAINER: trainer}])
                 # Steps have the figures of the two sides already.
                 mismatch = {name: figures[name] for name in MISMATCH}
                 step.add((rollout.trace_id,), mismatch, self._may_show)
@@ -213,18 +204,3 @@ def _value(
         role=None,
         step=step.number,
     )
-
-
-def figures_of_streams(span: TokenSpan) -> Mapping[str, Figure]:
-    """Return the figures of the streams of a span whose sender has made none, of its rollouts in order.
-
-    A rollout that lacks a stream has NaN there, which counts as no value. All streams of a rollout
-    have one length: `read_token_span` refuses others. A mask is the sender's to apply.
-    """
-    rows: list[dict[str, Numbers]] = []
-    for trace_id in span.rollouts:
-        streams = streams_of_figures(span.streams.get(trace_id, {}))
-        rows.append({name: floats_of(data) for name, data in streams.items()})
-    lengths = [max(map(len, row.values()), default=0) for row in rows]
-    names = sorted(set[str]().union(*rows))
-    return figures_of({name: flat(rows, name, lengths) for name in names}, lengths)

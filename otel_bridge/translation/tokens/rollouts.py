@@ -14,8 +14,7 @@ from operator import attrgetter
 
 from otel_bridge.records import TOKENS_ID, MediaItem, MediaRecord, RolloutRecord
 from otel_bridge.tokens.statistics import (
-    Numbers,
-    figures_of,
+    figures_of_rollouts,
     floats_of,
     streams_of_figures,
 )
@@ -168,7 +167,6 @@ class TokenRollouts:
 
         A page is placed at the step of its rollout, however late it is; without one by time.
         """
-        streams = {name: floats_of(data) for name, data in rollout.streams.items()}
         rollout_id = record.metadata.get("rollout_id")
         title = rollout_id if isinstance(rollout_id, str) else record.id
         facts = {
@@ -178,8 +176,10 @@ class TokenRollouts:
             "finish": record.finish_reason,
         }
         texts = {name: str(fact) for name, fact in present(facts).items()}
-        texts |= _figures(streams)
-        numbers = {name: stream.tolist() for name, stream in streams.items()}
+        texts |= _figures(rollout.streams)
+        numbers: dict[str, list[float]] = {}
+        for name, data in rollout.streams.items():
+            numbers[name] = floats_of(data).tolist()
         view = view_of(title, texts, record.messages, rollout.texts, numbers)
         page = page_of(view).encode()
         digest = hashlib.sha256(page).hexdigest()
@@ -198,17 +198,15 @@ class TokenRollouts:
         )
 
 
-def _figures(streams: Mapping[str, Numbers]) -> dict[str, str]:
+def _figures(streams: Mapping[str, bytes]) -> dict[str, str]:
     """Return the figures of a rollout as text.
 
     Nothing when its streams are of different lengths: spans of several steps may have been cut at
     different tokens, and a mismatch would compare tokens with others.
     """
-    values = streams_of_figures(streams)
-    lengths = set(map(len, values.values()))
     texts: dict[str, str] = {}
-    if len(lengths) == 1:
-        for name, figure in figures_of(values, [*lengths]).items():
+    if len(set(map(len, streams_of_figures(streams).values()))) == 1:
+        for name, figure in figures_of_rollouts([streams]).items():
             for key, number in rollout_values(name, *figure.rollouts[:, 0]).items():
                 texts[key] = f"{number:.4g}"
     return texts
