@@ -15,7 +15,7 @@ import pytest
 
 from otel_bridge.bridge.ledger.timeline import TimelineStep
 from otel_bridge.cli.timeline.trace_events import trace_of
-from otel_bridge.translation.phases.timeline import TimelineEvent
+from otel_bridge.translation.phases.step_times import TimelineEvent
 from support.browser.browser_page import CHROMIUM, open_page
 
 pytestmark = [

@@ -32,7 +32,7 @@ from otel_bridge.bridge.ledger.queries import (
 )
 from otel_bridge.bridge.ledger.timeline import TimelineStore
 from otel_bridge.records import Position, Record, RolloutRecord, Row, axis_of
-from otel_bridge.translation.phases.timeline import TimelinePhase
+from otel_bridge.translation.phases.step_times import TimelinePhase
 
 DEAD_LETTERS_KEPT = 10_000
 """Number of dead letters whose content is kept for each destination; older ones are only

@@ -17,7 +17,7 @@ from typing import Any, cast
 from otel_bridge.bridge.ledger.codec import decode_value, encode_value
 from otel_bridge.bridge.ledger.database import DatabaseReader
 from otel_bridge.records import Record, RolloutRecord, Row, axis_of
-from otel_bridge.translation.phases.timeline import TimelineEvent, TimelinePhase
+from otel_bridge.translation.phases.step_times import TimelineEvent, TimelinePhase
 from otel_bridge.values.mappings import present
 
 _ROW_BYTES = 80

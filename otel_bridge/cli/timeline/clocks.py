@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from otel_bridge.bridge.ledger.timeline import TimelineStep
-from otel_bridge.translation.phases.timeline import TimelineEvent
+from otel_bridge.translation.phases.step_times import TimelineEvent
 
 _PLAUSIBLE_NS = 2_000_000_000
 """Delay of a clock that needs no other reason than batches and the network."""

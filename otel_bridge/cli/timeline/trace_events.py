@@ -15,7 +15,7 @@ from operator import attrgetter
 from typing import Any, TypeAlias
 
 from otel_bridge.bridge.ledger.timeline import TimelineStep
-from otel_bridge.translation.phases.timeline import TimelineEvent
+from otel_bridge.translation.phases.step_times import TimelineEvent
 
 _SYNC = re.compile(r"(?<![a-z])(?:sync|weights?)(?![a-z])")
 """Words in the names of phases that update the weights of the engines.

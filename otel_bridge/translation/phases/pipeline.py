@@ -31,9 +31,10 @@ from otel_bridge.translation.phases.step_times import (
     PhaseStep,
     PhaseTime,
     RankTimes,
+    TimelineEvent,
+    TimelinePhase,
     step_values,
 )
-from otel_bridge.translation.phases.timeline import TimelineEvent, TimelinePhase
 from otel_bridge.translation.processes.producers import ProducerContext
 from otel_bridge.translation.run_context import RunContext
 from otel_bridge.translation.state import count

@@ -7,10 +7,10 @@ changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, median
-from typing import ClassVar, NamedTuple, TypeAlias
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 from otel_bridge.records import PHASES_ID
 from otel_bridge.translation.processes.process import Process
@@ -42,6 +42,34 @@ class PhaseTime:
     def interval(self) -> Interval:
         """Its start and end."""
         return self.start_ns, self.end_ns
+
+
+class TimelineEvent(NamedTuple):
+    """Holds one event of the timeline.
+
+    Attributes:
+        kind: ``phase``, ``rollout``, ``turn``, ``tool``, ``span`` or ``mark``.
+        name: Name of the phase or span; id of the rollout; empty for a mark, which is a row of the
+            step.
+        track: Instance of the process of a phase; id of the rollout of its spans; else empty.
+        start_ns: Start by the sender's clock.
+        end_ns: End by the sender's clock.
+        facts: For a phase ``rank`` and ``host`` (empty if unknown), and, where they apply,
+            ``outer``, ``attempt`` above 1, ``forked`` (its time is not that of a step) and
+            ``received_ns`` (when a receiver accepted it, by the clock of its machine); for a
+            rollout its ``reward``, ``group`` and ``error``; for a mark the rates of its row.
+    """
+
+    kind: str
+    name: str
+    track: str
+    start_ns: int
+    end_ns: int
+    facts: Mapping[str, Any]
+
+
+TimelinePhase: TypeAlias = tuple[str, int, TimelineEvent]
+"""Role (empty without one), step, and event of one phase."""
 
 
 class PhaseTotal(NamedTuple):

@@ -13,7 +13,7 @@ from otel_bridge.bridge.ledger.run_ledger import Ledger
 from otel_bridge.bridge.ledger.timeline import TimelineStep, read_timeline
 from otel_bridge.errors import JournalError
 from otel_bridge.records import RolloutRecord, Row, Span
-from otel_bridge.translation.phases.timeline import TimelineEvent, TimelinePhase
+from otel_bridge.translation.phases.step_times import TimelineEvent, TimelinePhase
 
 T0 = 1_700_000_000_000_000_000
 S = 1_000_000_000

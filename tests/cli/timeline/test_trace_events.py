@@ -9,7 +9,7 @@ from otel_bridge.bridge.ledger.timeline import TimelineStep
 from otel_bridge.cli.timeline.bars import bars_of
 from otel_bridge.cli.timeline.clocks import align
 from otel_bridge.cli.timeline.trace_events import trace_of
-from otel_bridge.translation.phases.timeline import TimelineEvent
+from otel_bridge.translation.phases.step_times import TimelineEvent
 
 T0 = 1_700_000_000_000_000_000
 S = 1_000_000_000
