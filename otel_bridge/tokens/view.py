@@ -7,9 +7,11 @@ Trackers and the terminal show the same data.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
+from itertools import accumulate
 
 import orjson
 
@@ -80,13 +82,13 @@ def view_of(
     for index in range(len(tokens), length):
         has_id = index < len(ids) and math.isfinite(ids[index])
         tokens.append(f"[{ids[index]:.0f}]" if has_id else "[·]")
-    overlays: dict[str, list[float]] = {}
+    overlays: dict[str, Sequence[float]] = {}
     if ENGINE in streams and TRAINER in streams:
         # The first one is that which a page shows at first.
         pairs = zip(streams[TRAINER], streams[ENGINE], strict=False)
         overlays[MISMATCH] = [trainer - engine for trainer, engine in pairs]
     for name, values in streams_of_figures(streams).items():
-        overlays[OVERLAYS.get(name, name)] = list(values)
+        overlays[OVERLAYS.get(name, name)] = values
     rounded = {
         name: [round(value, _DIGITS) for value in values[:length]]
         for name, values in overlays.items()
@@ -102,13 +104,7 @@ def _turns(messages: Iterable[Message], tokens: Sequence[str]) -> list[dict[str,
     what the model sampled, not of the user's messages.
     """
     whole = "".join(tokens)
-    starts: dict[int, int] = {}
-    position = 0
-    for index, token in enumerate(tokens):
-        # The first of several: tokens without text begin where the next one does.
-        starts.setdefault(position, index)
-        position += len(token)
-    starts.setdefault(position, len(tokens))
+    starts = [0, *accumulate(map(len, tokens))]
     reached = 0
     turns: list[dict[str, Json]] = []
     for message in messages:
@@ -119,13 +115,13 @@ def _turns(messages: Iterable[Message], tokens: Sequence[str]) -> list[dict[str,
             "text": text,
         }
         start = whole.find(text, reached) if text else -1
-        if start in starts and message.get("role") != "user":
-            end = start + len(text)
+        # The first of several: tokens without text begin where the next one does.
+        first = bisect_left(starts, start)
+        if starts[first] == start and message.get("role") != "user":
             # The last token goes on beyond the text, as with an end of turn.
-            while end not in starts:
-                end += 1
-            turn["tokens"] = [starts[start], starts[end]]
-            reached = end
+            end = bisect_left(starts, start + len(text))
+            turn["tokens"] = [first, end]
+            reached = starts[end]
         turns.append(turn)
     return turns
 

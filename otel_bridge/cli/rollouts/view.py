@@ -20,7 +20,7 @@ from otel_bridge.text.counts import counted
 from otel_bridge.text.message_parts import part_text
 from otel_bridge.text.printable import printable
 from otel_bridge.translation.generated_rollouts import TRAINED_STEP
-from otel_bridge.translation.tokens.step import PREFIX as TOKENS
+from otel_bridge.translation.tokens.rollouts import PREFIX as TOKENS
 
 _ROLES = {
     "system": "magenta",

@@ -14,6 +14,7 @@ from operator import attrgetter
 
 from otel_bridge.records import TOKENS_ID, MediaItem, MediaRecord, RolloutRecord
 from otel_bridge.tokens.statistics import (
+    ABSOLUTE,
     figures_of_rollouts,
     floats_of,
     streams_of_figures,
@@ -22,9 +23,10 @@ from otel_bridge.tokens.view import page_of, view_of
 from otel_bridge.translation.packing import packed, unpacked, unpacked_below
 from otel_bridge.translation.run_context import RunContext
 from otel_bridge.translation.step_rows import StepKey
-from otel_bridge.translation.tokens.step import rollout_values
 from otel_bridge.values.mappings import present
 
+PREFIX = "tokens/"
+MAXIMUM = f"{PREFIX}mismatch/max"
 PAGES = "tokens"
 """Last part of the key of the pages, below the key of the rollouts."""
 _SPACE = "tokens/streams/"
@@ -210,3 +212,18 @@ def _figures(streams: Mapping[str, bytes]) -> dict[str, str]:
             for key, number in rollout_values(name, *figure.rollouts[:, 0]).items():
                 texts[key] = f"{number:.4g}"
     return texts
+
+
+def rollout_values(
+    name: str, count: float, total: float, maximum: float | None = None
+) -> dict[str, float]:
+    """Return the values of the tokens of a figure: their mean, and the mismatch's maximum.
+
+    Nothing without any.
+    """
+    values: dict[str, float] = {}
+    if count:
+        values[f"{PREFIX}{name}"] = total / count
+        if name == ABSOLUTE and maximum is not None:
+            values[MAXIMUM] = maximum
+    return values

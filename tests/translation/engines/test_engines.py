@@ -11,7 +11,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
-from otel_bridge.bridge.engines.exposition import engine_request
+from otel_bridge.bridge.engines.endpoint import engine_request
 from otel_bridge.records import Config, Record, Row
 from otel_bridge.translation.engines import pipeline
 from support.engines.engine import FAMILIES, Engine, expected
