@@ -345,9 +345,9 @@ class Run(RecordedFacts):
                 ``loss_mask``, or any other name. For one rollout an array or list with an entry for
                 each token, ``None`` for no value; for many one of these each.
         """
-        from otel_bridge.emit.tokens.annotate import TokensCall, annotate  # noqa: PLC0415  # rare, as `train_on`
+        from otel_bridge.emit.tokens.annotate import annotate  # noqa: PLC0415  # rare, as `train_on`
 
-        annotate(self, rollouts, streams, TokensCall(step, role_of(role), decode))
+        annotate(self, rollouts, streams, step=step, role=role_of(role), decode=decode)
 
     # --- phases -----------------------------------------------------------------------------------
 

@@ -14,7 +14,6 @@ from otel_bridge import semconv
 from otel_bridge.records import Record, RolloutRecord
 from otel_bridge.translation.decode.attributes import keys_of
 from otel_bridge.translation.frame_decoder import DecodedFrame
-from otel_bridge.translation.generated_rollouts import GeneratedRollouts
 from otel_bridge.translation.lineage.pipeline import LineagePipeline
 from otel_bridge.translation.metrics.third_party_points import ThirdPartyPoints
 from otel_bridge.translation.options import OtherTraces
@@ -47,11 +46,10 @@ class SpanPipelines:
         points: ThirdPartyPoints,
         other_traces: Callable[[], OtherTraces],
     ) -> None:
-        generated = GeneratedRollouts(run.state)
         self._points = points
-        self.rollouts = RolloutPipeline(run, generated, other_traces)
-        self._lineage = LineagePipeline(run, generated, self.rollouts.value)
-        self._tokens = TokenPipeline(run, generated, self.rollouts.value)
+        self.rollouts = RolloutPipeline(run, other_traces)
+        self._lineage = LineagePipeline(run, self.rollouts)
+        self._tokens = TokenPipeline(run, self.rollouts)
         self.phases = PhasePipeline(run)
         self._by_kind: dict[str, SpanPipeline[Any, Any]] = {
             semconv.PHASE_SPAN: self.phases,

@@ -112,7 +112,13 @@ def annotate_rollouts(
     if with_turns:
         from otel_bridge.emit.tokens.turns import annotate_turns  # noqa: PLC0415  # only rollouts with turns pay for it
 
-        annotate_turns(run, with_turns, defaults.step, defaults.role, decode)
+        annotate_turns(
+            run,
+            with_turns,
+            step=defaults.step,
+            role=defaults.role,
+            decode=decode,
+        )
 
 
 def _entries(run: EmitRun, rollouts: object) -> list[Rollout | dict[str, Any]]:

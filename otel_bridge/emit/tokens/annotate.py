@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy
 import orjson
@@ -66,16 +66,14 @@ _SPAN_TOKENS = 1 << 20
 """Most tokens of one span, unless one rollout has more: so a span stays below the limit of a record."""
 
 
-class TokensCall(NamedTuple):
-    """Holds what a call states beside its rollouts and streams."""
-
-    step: object = None
-    role: str | None = None
-    decode: Any = None
-
-
 def annotate(
-    run: EmitRun, rollouts: object, streams: Mapping[str, object], call: TokensCall
+    run: EmitRun,
+    rollouts: object,
+    streams: Mapping[str, object],
+    *,
+    step: object = None,
+    role: str | None = None,
+    decode: Any = None,
 ) -> None:
     """Record values of each token of *rollouts*. What cannot be read is dropped, counted as ``token_…``.
 
@@ -88,7 +86,9 @@ def annotate(
             streams beside it.
         streams: Values by name: of one rollout, an array or list; of many, one of these each, or
             one array of all.
-        call: Step, role and decoder.
+        step: The training step; ``None``: that of the role's next row.
+        role: Another role than the run's own.
+        decode: The program's function from token ids to text.
 
     Raises:
         Exception: What the program's own objects raise; `Run.annotate` counts the call as lost.
@@ -105,12 +105,12 @@ def annotate(
     shown_rollouts = _choose_sent(run, batch, names)
     policy = run.rollout_options.limits.policy
     if not policy.off:
-        add_texts(run, first_within(shown_rollouts, _MAX_TEXTS), call.decode)
+        add_texts(run, first_within(shown_rollouts, _MAX_TEXTS), decode)
     # Anybody with the tokenizer can read ids as the whole text.
     if policy.limit is not None:
         for rollout in batch:
             rollout.streams.pop(TOKEN_IDS, None)
-    pairs = step_pairs(run, call.step, call.role)
+    pairs = step_pairs(run, step, role)
     for places in parts_within(list(map(len, batch)), _SPAN_TOKENS):
         append_token_span(run, batch[places], names, pairs)
 

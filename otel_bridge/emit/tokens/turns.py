@@ -19,7 +19,7 @@ _NO_VALUE = {TOKEN_IDS: math.nan, ENGINE: None, LOSS_MASK: 1}
 def annotate_turns(
     run: EmitRun,
     rollouts: Sequence[tuple[object, Sequence[object]]],
-    *call: Any,
+    **call: Any,
 ) -> None:
     """Record the tokens of the turns of *rollouts*, each an id and its turns, as `annotate` does.
 
@@ -30,7 +30,7 @@ def annotate_turns(
     Args:
         run: The run.
         rollouts: Id and turns of each rollout.
-        call: Fields of `TokensCall`.
+        call: Keyword arguments of `annotate`.
     """
     ids: list[object] = []
     streams: dict[str, list[object]] = {name: [] for name in _NO_VALUE}
@@ -43,11 +43,11 @@ def annotate_turns(
     if not ids:
         return
     # It imports numpy, which starts threads: turns without tokens must not.
-    from otel_bridge.emit.tokens.annotate import TokensCall, annotate  # noqa: PLC0415
+    from otel_bridge.emit.tokens.annotate import annotate  # noqa: PLC0415
 
     # A stream that no turn has: of one rollout it would be read as that of one token.
     sent = {name: rows for name, rows in streams.items() if any(rows)}
-    annotate(run, ids, sent, TokensCall(*call))
+    annotate(run, ids, sent, **call)
 
 
 def _joined(turns: Sequence[object]) -> dict[str, list[object]]:

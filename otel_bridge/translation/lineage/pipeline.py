@@ -12,7 +12,7 @@ Bad input is counted (``drop/lineage/<reason>``) and never raises. Source:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import ClassVar, TypeAlias
@@ -26,12 +26,12 @@ from otel_bridge.translation.frame_decoder import DecodedFrame
 from otel_bridge.translation.generated_rollouts import (
     TRAINED_STEP,
     GeneratedRollout,
-    GeneratedRollouts,
 )
 from otel_bridge.translation.packing import NOT_STORED, packed, unpacked
 from otel_bridge.translation.processes.producers import ProducerContext
 from otel_bridge.translation.rollouts.assembly import EvaluationScore
 from otel_bridge.translation.rollouts.evaluations import ReceivedEvaluation
+from otel_bridge.translation.rollouts.pipeline import RolloutPipeline
 from otel_bridge.translation.run_context import RunContext
 from otel_bridge.translation.step_rows import (
     CollectedStep,
@@ -90,20 +90,13 @@ class LineagePipeline(SpanPipeline[TrainStep, _Uses]):
 
     Args:
         run: The run; key space ``lineage/`` of its state.
-        generated: The rollouts of the run.
-        publish: Callable that takes a value for a rollout, and the time, and returns the records it
-            makes.
+        rollouts: The rollouts of the run, which get values.
     """
 
-    def __init__(
-        self,
-        run: RunContext,
-        generated: GeneratedRollouts,
-        publish: Callable[[ReceivedEvaluation, int], list[Record]],
-    ) -> None:
+    def __init__(self, run: RunContext, rollouts: RolloutPipeline) -> None:
         super().__init__(run, TrainStep)
-        self._generated = generated
-        self._publish = publish
+        self._generated = rollouts.generated
+        self._publish = rollouts.value
         self._outdated = set(unpacked(list[StepKey], run.state.get(_OUTDATED) or []))
         """Steps whose row lacks rollouts that it compares with, and gets them in its last row."""
 

@@ -102,22 +102,20 @@ class RankTimes:
     phases: list[PhaseTime] = field(default_factory=list[PhaseTime])
 
     def intervals(self) -> dict[str, list[Interval]]:
-        """Return when each phase was open, in the order of their first start, and the step under `STEP`.
+        """Return when each phase was open, and the step under `STEP`.
 
         Without a phase of that name the step lasts from the first start to the last end: most
         programs measure the parts of a step alone.
         """
-        # Of phases that begin together the outer one first, which is the longer.
-        ordered = sorted(self.phases, key=lambda phase: (phase.start_ns, -phase.end_ns))
         by_name: dict[str, list[Interval]] = {}
-        for phase in ordered:
+        for phase in self.phases:
             by_name.setdefault(phase.name, []).append(phase.interval)
-        whole = (ordered[0].start_ns, max(self.ends().values()))
-        by_name.setdefault(STEP, [whole])
+        start_ns = min(phase.start_ns for phase in self.phases)
+        by_name.setdefault(STEP, [(start_ns, max(self.ends().values()))])
         return by_name
 
     def totals(self) -> dict[str, PhaseTotal]:
-        """Return the total of each phase, and of the step under `STEP`, in the order of their first start."""
+        """Return the total of each phase, and of the step under `STEP`."""
         totals: dict[str, PhaseTotal] = {}
         for name, intervals in self.intervals().items():
             mean_end_s = fmean(end_ns for _, end_ns in intervals) / _NS

@@ -54,16 +54,16 @@ class RolloutPipeline:
         run: The run; key spaces ``trace/``, ``step/``, ``evaluation/``, ``sampled_out/`` of its
             state. A process that the run does not know counts as alive. After a rollback of the
             state, make a new pipeline.
-        generated: Remembers each rollout for the training steps that consume it.
         other_traces: Callable that decides on each trace that turns out not to be a rollout.
+
+    Attributes:
+        generated: Remembers each rollout for the training steps that consume it.
     """
 
     def __init__(
-        self,
-        run: RunContext,
-        generated: GeneratedRollouts,
-        other_traces: Callable[[], OtherTraces],
+        self, run: RunContext, other_traces: Callable[[], OtherTraces]
     ) -> None:
+        self.generated = GeneratedRollouts(run.state)
         # Of its own, since rows and spans reconnect separately. In a run of local processes alone no
         # connection can be late, so that nothing waits for one.
         opened_ns = 0
@@ -80,7 +80,7 @@ class RolloutPipeline:
         self._is_native = False
         self._workers = StepWorkers(run.state, run.options, run.processes)
         self._publisher = RolloutPublisher(
-            run, self._store, self._evaluations, self._workers, generated
+            run, self._store, self._evaluations, self._workers, self.generated
         )
         self._router = SpanRouter(self._store, self._publisher.ended, self._evaluations)
         self._open = PendingTraces(self._store.traces, run)

@@ -29,10 +29,10 @@ from otel_bridge.tokens.statistics import (
     figures_of_rollouts,
 )
 from otel_bridge.translation.frame_decoder import DecodedFrame
-from otel_bridge.translation.generated_rollouts import GeneratedRollouts
 from otel_bridge.translation.processes.producers import ProducerContext
 from otel_bridge.translation.rollouts.assembly import EvaluationScore
 from otel_bridge.translation.rollouts.evaluations import ReceivedEvaluation
+from otel_bridge.translation.rollouts.pipeline import RolloutPipeline
 from otel_bridge.translation.run_context import RunContext
 from otel_bridge.translation.state import count
 from otel_bridge.translation.step_rows import CollectedStep, SpanPipeline, StepKey
@@ -171,20 +171,13 @@ class TokenPipeline(SpanPipeline[TokenStep, TokenSpan]):
 
     Args:
         run: The run; key space ``tokens/`` of its state.
-        generated: The rollouts of the run.
-        publish: Callable that takes a value for a rollout, and the time, and returns the records it
-            makes.
+        rollouts: The rollouts of the run, which get values.
     """
 
-    def __init__(
-        self,
-        run: RunContext,
-        generated: GeneratedRollouts,
-        publish: Callable[[ReceivedEvaluation, int], list[Record]],
-    ) -> None:
+    def __init__(self, run: RunContext, rollouts: RolloutPipeline) -> None:
         super().__init__(run, TokenStep)
-        self._generated = generated
-        self._publish = publish
+        self._generated = rollouts.generated
+        self._publish = rollouts.value
         self._rollouts = TokenRollouts(run)
 
     def read(self, span: Span, attributes: Mapping[str, Json]) -> TokenSpan | None:

@@ -12,7 +12,7 @@ import pytest
 
 from otel_bridge import Rollout
 from otel_bridge.emit.rollouts.live import LiveRollout
-from otel_bridge.emit.tokens.annotate import TokensCall, annotate
+from otel_bridge.emit.tokens.annotate import annotate
 from otel_bridge.emit.tokens.turns import annotate_turns
 from otel_bridge.records import trace_id_of
 from otel_bridge.tokens.statistics import figures_of
@@ -80,9 +80,7 @@ def test_values_of_one_rollout_may_be_an_array_or_a_list_alone_or_in_a_list(
 ) -> None:
     run = MemoryRun()
 
-    annotate(
-        run, rollouts, {"logprobs": ENGINE, "trainer_logprobs": given}, TokensCall(7)
-    )
+    annotate(run, rollouts, {"logprobs": ENGINE, "trainer_logprobs": given}, step=7)
 
     (span,) = spans(run)
     assert steps_and_roles(run) == [(7, "")]
@@ -109,7 +107,6 @@ def test_a_batch_is_parallel_lists_or_a_mapping_of_lists_and_a_rollout_may_lack_
         run,
         {"ids": ["a", "b"], "entropies": [[1.0, None], None]},
         {"is_masked": [[True, False], [True]]},
-        TokensCall(),
     )
 
     (span,) = spans(run)
@@ -128,7 +125,6 @@ def test_tokens_that_were_not_sampled_are_in_no_sum() -> None:
         run,
         ["a"],
         {"entropies": [[1.0, math.nan, 3.0]], "loss_mask": [[1, 0, 1]]},
-        TokensCall(),
     )
 
     (span,) = spans(run)
@@ -143,7 +139,6 @@ def test_a_token_without_a_number_is_counted_beside_one_that_was_not_sampled() -
         run,
         ["a"],
         {"logprobs": [[math.nan, None, -1.0]], "loss_mask": [[1, 0, 1]]},
-        TokensCall(),
     )
 
     assert run.drops == {"token_not_finite": 1}
@@ -156,7 +151,6 @@ def test_a_stream_that_a_rollout_lacks_is_not_counted_beside_one_with_a_mask() -
         run,
         ["a", "b"],
         {"logprobs": [TRAINER, None], "loss_mask": [[1, 0, 1], [1, 1]]},
-        TokensCall(),
     )
 
     assert figures(spans(run)[0]) == {"logprob/engine": ([2.0, 0.0], [-2.0, 0.0])}
@@ -185,9 +179,7 @@ def test_a_list_may_hold_numbers_of_torch_that_numpy_cannot_read(
     run = MemoryRun()
     tensors = list(map(TensorThatNeedsAGradient, TRAINER))
 
-    annotate(
-        run, ["a"], {"logprobs": [tensors] if in_a_list else tensors}, TokensCall()
-    )
+    annotate(run, ["a"], {"logprobs": [tensors] if in_a_list else tensors})
 
     assert figures(spans(run)[0]) == {"logprob/engine": ([3.0], [-2.5])}
     assert not run.drops
@@ -202,7 +194,7 @@ def test_values_that_cannot_be_used_are_counted_and_named_and_the_rest_leaves() 
         "texts": ["ab", [object()]],
     }
 
-    annotate(run, ["a", "b"], {**streams, "loss_mask": [[1, 1], [1]]}, TokensCall())
+    annotate(run, ["a", "b"], {**streams, "loss_mask": [[1, 1], [1]]})
 
     (span,) = spans(run)
     assert figures(span)["mismatch/k1"] == ([1.0, 0.0], [0.5, 0.0])
@@ -228,7 +220,7 @@ def test_values_beyond_32_bits_and_infinities_cost_nothing_where_numpy_raises_fo
     # As in a program that looks for the first NaN of its own.
     with warnings.catch_warnings(), np.errstate(all="raise"):
         warnings.simplefilter("error")
-        annotate(run, "a", streams, TokensCall(7))
+        annotate(run, "a", streams, step=7)
 
     (span,) = spans(run)
     counts = span.figures["logprob/engine"].rollouts[0]
@@ -242,10 +234,10 @@ def test_what_names_no_rollout_is_counted() -> None:
         run,
         [Rollout(), "a", "a"],
         {"entropies": [[1.0], [2.0], [3.0]]},
-        TokensCall("first"),
+        step="first",
     )
-    annotate(run, 3.5, {"entropies": [1.0]}, TokensCall())
-    annotate(run, "a", {}, TokensCall())
+    annotate(run, 3.5, {"entropies": [1.0]})
+    annotate(run, "a", {})
 
     (span,) = spans(run)
     assert figures(span) == {"entropy": ([1.0], [2.0])}
@@ -267,7 +259,6 @@ def test_streams_leave_only_of_the_rollouts_that_this_process_recorded_whole() -
         run,
         ids,
         {"logprobs": [ENGINE] * 6, "trainer_logprobs": [TRAINER] * 6},
-        TokensCall(),
     )
 
     (span,) = spans(run)
@@ -291,7 +282,6 @@ def test_log_probabilities_of_one_side_leave_of_all_rollouts_so_that_the_bridge_
         run,
         ids,
         {"trainer_logprobs": [TRAINER] * 4, "entropies": [TRAINER] * 4},
-        TokensCall(),
     )
 
     (span,) = spans(run)
@@ -330,7 +320,7 @@ def test_all_tokens_of_a_rollout_without_a_mask_count_beside_one_with_a_mask() -
     run = MemoryRun()
 
     streams = {"logprobs": [[-1.0, -2.0], [-4.0]], "loss_mask": [[1, 0], None]}
-    annotate(run, ["a", "b"], streams, TokensCall(7))
+    annotate(run, ["a", "b"], streams, step=7)
 
     (span,) = spans(run)
     assert figures(span) == {"logprob/engine": ([1.0, 1.0], [-1.0, -4.0])}
@@ -378,7 +368,7 @@ def test_parallel_lists_may_have_log_probabilities_of_their_tokens() -> None:
 def test_a_large_call_is_several_spans() -> None:
     run = MemoryRun()
 
-    annotate(run, list("abc"), {"entropies": np.ones((3, 1 << 19), "f4")}, TokensCall())
+    annotate(run, list("abc"), {"entropies": np.ones((3, 1 << 19), "f4")})
 
     assert [len(span.rollouts) for span in spans(run)] == [2, 1]
 
@@ -392,9 +382,7 @@ def test_texts_and_ids_of_tokens_are_under_the_content_policy(
     run = MemoryRun(MESSAGE_CONTENT=mode)
     texts = {4: "the ", 5: "answer"}
 
-    annotate(
-        run, "a", {"token_ids": [4, 5]}, TokensCall(decode=lambda ids: texts[ids[0]])
-    )
+    annotate(run, "a", {"token_ids": [4, 5]}, decode=lambda ids: texts[ids[0]])
 
     (span,) = spans(run)
     assert ("token_ids" in streams(span)) is leaves
@@ -417,7 +405,7 @@ def test_each_token_id_of_a_call_is_decoded_once() -> None:
         run,
         ["decoded-1", "decoded-2"],
         {"token_ids": [[1, 2, 1], [3, 1]]},
-        TokensCall(decode=decode),
+        decode=decode,
     )
 
     (span,) = spans(run)
@@ -432,7 +420,7 @@ def test_a_turn_without_ids_does_not_keep_the_log_probabilities_from_leaving() -
     run = MemoryRun()
     turns = [{"token_ids": [1], "logprobs": [-1.0]}, {"logprobs": [-2.0]}]
 
-    annotate_turns(run, [("without-ids", turns)], 4, None, str)
+    annotate_turns(run, [("without-ids", turns)], step=4, decode=str)
 
     (span,) = spans(run)
     assert figures(span) == {"logprob/engine": ([2.0], [-3.0])}
@@ -444,7 +432,7 @@ def test_a_secret_in_several_tokens_keeps_all_of_their_texts_from_leaving() -> N
     run = MemoryRun()
     secret = ["the key is ", "sk-", "abcdefghij", "klmnopqrstuvwxyz0123456789"]
 
-    annotate(run, "a", {"token_ids": [1, 2, 3, 4], "tokens": secret}, TokensCall())
+    annotate(run, "a", {"token_ids": [1, 2, 3, 4], "tokens": secret})
 
     (span,) = spans(run)
     assert span.texts == {}
@@ -462,7 +450,7 @@ def test_lists_give_the_same_figures_as_arrays() -> None:
     for convert in (list, np.array):
         run = MemoryRun()
         rows = {name: [convert(row)] for name, row in values.items()}
-        annotate(run, ["a"], rows, TokensCall())
+        annotate(run, ["a"], rows)
         figures = spans(run)[0].figures
         sums.append(
             {

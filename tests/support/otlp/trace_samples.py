@@ -19,7 +19,6 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span, Status
 
 from otel_bridge.records import Evaluation, Record, RolloutRecord, Row
 from otel_bridge.translation.decode.resources import Producer, producer_of
-from otel_bridge.translation.generated_rollouts import GeneratedRollouts
 from otel_bridge.translation.metrics.keys import StepAxes
 from otel_bridge.translation.options import OtherTraces, TranslationOptions, counted
 from otel_bridge.translation.processes.receive_clock import ReceiveClock
@@ -232,7 +231,6 @@ def rollout_pipeline(
     options: TranslationOptions,
     axes: StepAxes | None = None,
     other_traces: Callable[[], OtherTraces] = counted,
-    generated: GeneratedRollouts | None = None,
 ) -> RolloutPipeline:
     """The pipeline of a run that knows no process, with the axes of *state* unless there are others."""
     run = RunContext(
@@ -242,7 +240,7 @@ def rollout_pipeline(
         {},
         ReceiveClock(0, 0),
     )
-    return RolloutPipeline(run, generated or GeneratedRollouts(state), other_traces)
+    return RolloutPipeline(run, other_traces)
 
 
 class Bench:
@@ -255,13 +253,9 @@ class Bench:
         self._begin()
 
     def _begin(self) -> None:
-        self._generated = GeneratedRollouts(self.state)
-        self.rollouts = rollout_pipeline(
-            self.state, self.options, generated=self._generated
-        )
+        self.rollouts = rollout_pipeline(self.state, self.options)
 
     def restart(self) -> None:
-        # A bridge writes it with each commit.
         self.state = MemoryState(json_round_trip(self.state.snapshot()))
         self._begin()
 

@@ -12,7 +12,7 @@ import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
 
 from otel_bridge import Rollout
-from otel_bridge.emit.tokens.annotate import TokensCall, annotate
+from otel_bridge.emit.tokens.annotate import annotate
 from otel_bridge.records import Evaluation, Record, RolloutRecord, Row, trace_id_of
 from otel_bridge.translation import step_rows
 from otel_bridge.translation.options import TranslationOptions
@@ -126,7 +126,7 @@ def test_the_row_of_a_step_equals_numpy_over_all_tokens(
             "logprobs": engine[part], "trainer_logprobs": trainer[part], "entropies": entropies[part],
             "is_masked": masked[part], "my_own": entropies[part],
         }  # fmt: skip
-        annotate(run, ids[part], streams, TokensCall(3))
+        annotate(run, ids[part], streams, step=3)
 
     deliver(bench, sent(run))
     values = token_rows(bench.close())[3]
@@ -160,7 +160,7 @@ def test_the_row_of_a_step_equals_numpy_over_all_tokens(
 def test_tokens_that_were_certain_have_a_log_probability_of_zero(
     bench: Bench, run: MemoryRun
 ) -> None:
-    annotate(run, "a", {"logprobs": [0.0, -0.0, -1.0]}, TokensCall(3))
+    annotate(run, "a", {"logprobs": [0.0, -0.0, -1.0]}, step=3)
 
     deliver(bench, sent(run))
 
@@ -174,10 +174,8 @@ def test_engine_and_trainer_of_different_processes_are_joined_by_rollout_in_eith
     trainer = MemoryRun(RUN)
     engine = {"a": [-1.0, -2.0], "b": [-0.5, -0.5, -3.0]}
     late = {"b": [-0.25, -0.5, -2.0], "a": [-1.5, -2.0]}
-    annotate(explorer, list(engine), {"logprobs": list(engine.values())}, TokensCall(2))
-    annotate(
-        trainer, list(late), {"trainer_logprobs": list(late.values())}, TokensCall(4)
-    )
+    annotate(explorer, list(engine), {"logprobs": list(engine.values())}, step=2)
+    annotate(trainer, list(late), {"trainer_logprobs": list(late.values())}, step=4)
     first, second = sent(explorer, EXPLORER), sent(trainer)
 
     for order in ([*first, *second], [*second, *first]):
@@ -200,7 +198,7 @@ def test_each_shown_rollout_has_the_same_figures_as_the_row_also_when_it_comes_l
     bench: Bench, run: MemoryRun
 ) -> None:
     for name, entropy in (("a", 1.0), ("b", 2.0), ("never", 3.0)):
-        annotate(run, name, {"entropies": [entropy, entropy]}, TokensCall(3))
+        annotate(run, name, {"entropies": [entropy, entropy]}, step=3)
     deliver(bench, sent(run))
     bench.tick(60)
     log_rollouts(
@@ -225,10 +223,10 @@ def test_each_shown_rollout_has_the_same_figures_as_the_row_also_when_it_comes_l
 def test_rollouts_that_are_annotated_twice_in_a_step_count_once_and_are_counted(
     bench: Bench, run: MemoryRun
 ) -> None:
-    annotate(run, ["a", "b"], {"entropies": [[1.0], [2.0]]}, TokensCall(3))
-    annotate(run, ["b", "c"], {"entropies": [[50.0], [3.0]]}, TokensCall(3))
-    annotate(run, ["b"], {"advantages": [[1.0]]}, TokensCall(3))
-    annotate(run, ["b"], {"entropies": [[7.0]]}, TokensCall(4))
+    annotate(run, ["a", "b"], {"entropies": [[1.0], [2.0]]}, step=3)
+    annotate(run, ["b", "c"], {"entropies": [[50.0], [3.0]]}, step=3)
+    annotate(run, ["b"], {"advantages": [[1.0]]}, step=3)
+    annotate(run, ["b"], {"entropies": [[7.0]]}, step=4)
 
     deliver(bench, sent(run))
     rows = token_rows(bench.close())
@@ -245,10 +243,8 @@ def test_rollouts_that_are_annotated_twice_in_a_step_count_once_and_are_counted(
 def test_halves_of_another_length_are_counted_and_named(
     bench: Bench, run: MemoryRun
 ) -> None:
-    annotate(run, ["a", "b"], {"logprobs": [[-1.0], [-1.0]]}, TokensCall(3))
-    annotate(
-        run, ["a", "b"], {"trainer_logprobs": [[-1.0, -1.0], [-1.25]]}, TokensCall(3)
-    )
+    annotate(run, ["a", "b"], {"logprobs": [[-1.0], [-1.0]]}, step=3)
+    annotate(run, ["a", "b"], {"trainer_logprobs": [[-1.0, -1.0], [-1.25]]}, step=3)
 
     deliver(bench, sent(run))
     values = token_rows(bench.close())[3]
@@ -264,8 +260,8 @@ def test_streams_beyond_the_limit_are_forgotten_and_a_half_that_waits_is_counted
     bench = Bench(TranslationOptions(run_id=RUN, token_bytes=3_000))
     bench.open(TRAINER)
     for name in "abcd":
-        annotate(run, name, {"trainer_logprobs": [-1.0] * 100}, TokensCall(3))
-    annotate(run, ["a", "d"], {"logprobs": [[-1.5] * 100] * 2}, TokensCall(3))
+        annotate(run, name, {"trainer_logprobs": [-1.0] * 100}, step=3)
+    annotate(run, ["a", "d"], {"logprobs": [[-1.5] * 100] * 2}, step=3)
 
     deliver(bench, sent(run))
     values = token_rows(bench.close())[3]
@@ -283,7 +279,7 @@ def test_streams_beyond_the_limit_are_forgotten_and_a_half_that_waits_is_counted
 def test_a_span_that_cannot_be_read_is_counted_and_an_unknown_attribute_is_ignored(
     bench: Bench, run: MemoryRun, old: bytes, new: bytes
 ) -> None:
-    annotate(run, ["a"], {"entropies": [[1.0, 2.0]]}, TokensCall(1))
+    annotate(run, ["a"], {"entropies": [[1.0, 2.0]]}, step=1)
     ((signal, payload),) = run.records
     run.records = [(signal, payload.replace(old, new))]
 
@@ -308,7 +304,7 @@ def test_a_span_that_cannot_be_read_is_counted_and_an_unknown_attribute_is_ignor
 def test_sums_of_which_no_row_can_be_made_are_counted_and_other_spans_arrive(
     bench: Bench, run: MemoryRun, key: str, kind: str, number: float
 ) -> None:
-    annotate(run, ["a"], {"logprobs": [[-1.0, -2.0]]}, TokensCall(1))
+    annotate(run, ["a"], {"logprobs": [[-1.0, -2.0]]}, step=1)
     signal, payload = run.records.pop()
     scope = ScopeSpans.FromString(payload)
     (pair,) = (pair for pair in scope.spans[0].attributes if pair.key == key)
@@ -316,7 +312,7 @@ def test_sums_of_which_no_row_can_be_made_are_counted_and_other_spans_arrive(
     numbers[0] = number
     pair.value.bytes_value = numbers.tobytes()
     run.records.append((signal, scope.SerializeToString()))
-    annotate(run, ["b"], {"logprobs": [[-0.5]]}, TokensCall(1))
+    annotate(run, ["b"], {"logprobs": [[-0.5]]}, step=1)
 
     deliver(bench, sent(run))
     values = token_rows(bench.close())[1]
@@ -328,7 +324,7 @@ def test_sums_of_which_no_row_can_be_made_are_counted_and_other_spans_arrive(
 def test_buckets_of_rollouts_without_tokens_give_no_value(
     bench: Bench, run: MemoryRun
 ) -> None:
-    annotate(run, ["a"], {"logprobs": [[-1.0, -2.0]]}, TokensCall(1))
+    annotate(run, ["a"], {"logprobs": [[-1.0, -2.0]]}, step=1)
     signal, payload = run.records.pop()
     scope = ScopeSpans.FromString(payload)
     for pair in scope.spans[0].attributes:
@@ -352,7 +348,7 @@ def test_streams_that_the_sender_has_compared_are_not_kept_of_rollouts_that_are_
     deliver(bench, sent(run))
     bench.tick(600)
     streams = {"logprobs": [[-1.0]] * 2, "trainer_logprobs": [[-1.5]] * 2}
-    annotate(run, ["a", "b"], streams, TokensCall(3))
+    annotate(run, ["a", "b"], streams, step=3)
 
     deliver(bench, sent(run))
     bench.translator.flush()
@@ -384,7 +380,7 @@ def test_arrays_of_numbers_are_read_as_bytes_since_most_sdks_have_no_bytes(
         "trainer_logprobs": [[-1.5, -0.5], [None]],
         "entropies": [[0.5, 1.0], [2.0]],
     }
-    annotate(run, ["a", "b"], streams, TokensCall(3))
+    annotate(run, ["a", "b"], streams, step=3)
     rows = []
 
     for convert in (bytes, with_arrays):
@@ -405,7 +401,7 @@ def test_a_step_after_which_many_came_is_forgotten_and_what_is_late_is_counted(
 ) -> None:
     monkeypatch.setattr(step_rows, "MAX_STEPS", 2)
     for step in (1, 2, 3, 1):
-        annotate(run, ["a"], {"entropies": [[1.0]]}, TokensCall(step))
+        annotate(run, ["a"], {"entropies": [[1.0]]}, step=step)
 
     deliver(bench, sent(run))
     bench.close()
@@ -446,7 +442,7 @@ def asynchronous_job(
             explorer,
             ids,
             {"logprobs": [job.engine[name] for name in ids]},
-            TokensCall(step),
+            step=step,
         )
         frames += sent(explorer, EXPLORER)
         if step < 2:
@@ -471,7 +467,7 @@ def asynchronous_job(
             }
             if number:
                 streams["logprobs"] = [job.engine[name] for name in part]
-            annotate(trainer, part, streams, TokensCall(step))
+            annotate(trainer, part, streams, step=step)
             frames += sent(trainer, rank(number))
     return job, frames
 
@@ -534,7 +530,7 @@ def test_each_row_equals_what_the_job_did_in_any_order_with_repeats_and_restarts
 def test_rows_of_tokens_are_not_rows_of_the_program(
     bench: Bench, run: MemoryRun
 ) -> None:
-    annotate(run, ["a"], {"entropies": [[1.0]]}, TokensCall(1, "judge"))
+    annotate(run, ["a"], {"entropies": [[1.0]]}, step=1, role="judge")
     deliver(bench, sent(run))
 
     (row,) = (record for record in bench.close() if isinstance(record, Row))

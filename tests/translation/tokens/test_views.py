@@ -13,7 +13,7 @@ import pytest
 
 from otel_bridge import Rollout
 from otel_bridge.content.policy import ContentPolicy
-from otel_bridge.emit.tokens.annotate import TokensCall, annotate
+from otel_bridge.emit.tokens.annotate import annotate
 from otel_bridge.records import MediaRecord, Record, trace_id_of
 from otel_bridge.tokens.view import TokenView, view_in
 from otel_bridge.translation.options import TranslationOptions
@@ -46,10 +46,10 @@ def job(run: MemoryRun, *, first: str) -> None:
     }  # fmt: skip
     rollout = Rollout(CONVERSATION, id="a", step=3, reward=1.0)
     if first == "tokens":
-        annotate(run, "a", streams, TokensCall(3))
+        annotate(run, "a", streams, step=3)
     log_rollouts(run, [rollout])
     if first == "rollout":
-        annotate(run, "a", streams, TokensCall(3))
+        annotate(run, "a", streams, step=3)
 
 
 def deliver(bench: Bench, run: MemoryRun) -> None:
@@ -107,7 +107,7 @@ def test_a_page_comes_once_and_again_with_further_streams() -> None:
     deliver(bench, run)
     bench.tick(60)
     bench.tick(60)
-    annotate(run, "a", {"advantages": [1.0] * 5}, TokensCall(4))
+    annotate(run, "a", {"advantages": [1.0] * 5}, step=4)
     deliver(bench, run)
     bench.close()
     bench.close()
