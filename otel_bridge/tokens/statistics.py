@@ -203,10 +203,8 @@ def _quantities(streams: Mapping[str, Numbers]) -> dict[str, Numbers]:
     ratio = numpy.subtract(streams[TRAINER], streams[ENGINE], dtype="f8")
     absolute = numpy.abs(ratio)
     k3 = numpy.exp(ratio) - 1.0 - ratio
-    beyond = (absolute > BOUND).astype("f4")
     # A comparison with NaN is false, which would count the token as one within the bound.
-    if not numpy.isfinite(absolute.sum()):
-        beyond[~numpy.isfinite(absolute)] = numpy.nan
+    beyond = numpy.where(numpy.isfinite(absolute), absolute > BOUND, numpy.nan)
     quantities.update(zip(MISMATCH, (-ratio, k3, absolute, beyond), strict=True))
     return quantities
 
@@ -243,11 +241,9 @@ def _reduced(operation: Any, values: Numbers, edges: Numbers) -> Numbers:
     import numpy  # noqa: PLC0415
 
     starts = edges[:-1]
-    numbers = numpy.zeros(len(starts))
-    # Segments after the last value are empty, and begin where `reduceat` finds no element.
-    inside = int(numpy.count_nonzero(starts < len(values)))
-    numbers[:inside] = operation.reduceat(values, starts[:inside], dtype="f8")
-    # Of another empty segment it gives the element at its start.
+    # One more value, which changes no sum: empty segments at the end begin there.
+    numbers = operation.reduceat(numpy.append(values, 0.0), starts, dtype="f8")
+    # Of an empty segment it gives the element at its start.
     numbers[starts == edges[1:]] = 0.0
     return numbers
 

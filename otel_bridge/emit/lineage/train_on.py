@@ -86,10 +86,9 @@ def step_pairs(
     run: EmitRun, step: object, role: str | None
 ) -> list[tuple[str, Attribute]]:
     """Return the attributes of the step of a call by `step_of`, and of its role if it is not the run's."""
-    pairs: list[tuple[str, Attribute]] = [(STEP, step_of(run, step, role))]
-    if role is not None and role != run.role:
-        pairs.append((ROLE, role))
-    return pairs
+    if role == run.role:
+        role = None
+    return [(STEP, step_of(run, step, role)), (ROLE, role)]
 
 
 def append_linked_span(

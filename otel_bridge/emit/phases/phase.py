@@ -67,13 +67,16 @@ class _OpenPhase:
         The outer phase is named only if it is of the same step and role: the row of a step adds
         up the phases that have none around them. The span is a child of it all the same.
         """
-        pairs: list[tuple[str, Attribute]] = [(PHASE_NAME, self.name)]
+        outer_name = None
         outer = self.outer
         if outer is not None and outer.step == self.step and outer.role == self.role:
-            pairs.append((PHASE_OUTER, outer.name))
-        pairs.append((STEP, self.step))
-        if self.role is not None:
-            pairs.append((ROLE, self.role))
+            outer_name = outer.name
+        pairs: list[tuple[str, Attribute]] = [
+            (PHASE_NAME, self.name),
+            (PHASE_OUTER, outer_name),
+            (STEP, self.step),
+            (ROLE, self.role),
+        ]
         ids = (self.trace_id, self.span_id, None if outer is None else outer.span_id)
         times = (_CLOCK_NS + self.start_ns, _CLOCK_NS + end_ns)
         return scope_spans(
