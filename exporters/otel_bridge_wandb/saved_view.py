@@ -11,6 +11,7 @@ import importlib
 import importlib.util
 import logging
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from otel_bridge.errors import ConfigError
@@ -41,13 +42,12 @@ def save_view(
     if memory.get(_ASKED) == keys.encode():
         return
     memory.put(_ASKED, keys.encode())
-
-    def save() -> None:
-        _save(wandb, entity, project, settings)
-
     try:
         # The package has no timeout that one could set.
-        call_within(settings.limits.init_timeout_s, save)
+        call_within(
+            settings.limits.init_timeout_s,
+            partial(_save, wandb, entity, project, settings),
+        )
     except Exception as exc:  # noqa: BLE001  # the package, wandb and pydantic raise dozens of types
         reason = redact_and_cut(" ".join(str(exc).split()), 300)
         _log.warning(

@@ -81,7 +81,10 @@ class _TraceWriter:
         """
         lanes: dict[int, list[int]] = {}
         lane_of: dict[str, int] = {}
-        for step, event in sorted(events, key=_by_start):
+        # Of those that begin together the longest first, which holds the others.
+        for step, event in sorted(
+            events, key=lambda entry: (entry[1].start_ns, -entry[1].end_ns)
+        ):
             lane = _free_lane(lanes, event, first=lane_of.get(event.track, 0))
             if lane is None:
                 track_name = f"{name}, {len(lanes) + 1}" if lanes else name
@@ -139,11 +142,6 @@ class _TraceWriter:
             facts = {"name": f"{kind}_{fact}", "args": {fact: argument}}
             self.events.append({"ph": "M", **track, **facts})
         return number
-
-
-def _by_start(entry: _StepEvent) -> tuple[int, int]:
-    """Return the key for an order of spans: of those that begin together the longest first, which holds the others."""
-    return entry[1].start_ns, -entry[1].end_ns
 
 
 def _free_lane(

@@ -159,38 +159,34 @@ def _read(
     One without an id was counted before. One that is named again is counted as ``token_twice``, and
     its first values stay: a span links each rollout once, and the bridge refuses one that repeats.
     """
-    columns = _columns(run, streams, len(ids))
     batch: dict[bytes, TokenRollout] = {}
-    for position, rollout_id in enumerate(ids):
+    for rollout_id, values in zip(ids, _rows(run, streams, len(ids)), strict=True):
         if rollout_id is None:
             continue
         trace_id = trace_id_bytes(run.id, rollout_id)
         if trace_id in batch:
             run.count_drop("token_twice")
             continue
-        values: dict[str, object] = {}
-        for name, rows in columns.items():
-            if position < len(rows):
-                values[name] = rows[position]
         batch[trace_id] = read_rollout(trace_id, rollout_id, values, run.count_drop)
     return list(batch.values())
 
 
-def _columns(
+def _rows(
     run: EmitRun, streams: Mapping[str, object], rollouts: int
-) -> dict[str, list[object]]:
-    """Return what each stream has of each rollout, by name.
+) -> list[dict[str, object]]:
+    """Return what the streams have of each rollout, by name.
 
     A stream is left out and counted beyond `_MAX_STREAMS` (``token_streams``: each becomes keys of
     metrics), and if it cannot be iterated (``token_unreadable``). One with more or fewer rows than
     *rollouts* counts the difference (``token_length``); rows are taken in order, so that the
     rollouts at the end lack it.
     """
-    columns: dict[str, list[object]] = {}
+    rows_of_rollouts = [dict[str, object]() for _ in range(rollouts)]
+    names: set[str] = set()
     for raw_name, stream in streams.items():
         if stream is None:
             continue
-        if len(columns) == _MAX_STREAMS:
+        if len(names) == _MAX_STREAMS:
             run.count_drop("token_streams", 1, raw_name)
             continue
         name = (coerce.name(raw_name) or "unknown")[:_MAX_NAME_CHARS]
@@ -199,10 +195,12 @@ def _columns(
         except any_error_but_signals():  # whatever the program put there
             run.count_drop(UNREADABLE, 1, name)
             continue
-        columns[name] = rows
+        names.add(name)
+        for values, row in zip(rows_of_rollouts, rows, strict=False):
+            values[name] = row
         if len(rows) != rollouts:
             run.count_drop(OTHER_LENGTH, abs(len(rows) - rollouts), name)
-    return columns
+    return rows_of_rollouts
 
 
 # --- spans ------------------------------------------------------------------------------------------

@@ -46,7 +46,6 @@ from otel_bridge.translation.tokens.token_span import TokenSpan, read_token_span
 
 TWICE = "tokens/twice"
 OTHER_LENGTH = "tokens/length"
-EVICTED = "tokens/evicted"
 _SENDER = "tokens"
 
 
@@ -201,10 +200,7 @@ class TokenPipeline(SpanPipeline[TokenStep, TokenSpan]):
                 count(self._run.state, TWICE, twice, name=f"step {step.number}")
             self._keep(step.key, span, now_unix_ns)
         # After all spans of the frame: the other half of a stream may be in the same one.
-        for rollout in self._rollouts.evict():
-            # Only then is something lost that no tracker has.
-            if rollout.waiting:
-                count(self._run.state, EVICTED, name=rollout.trace_id)
+        self._rollouts.evict()
         return self.beyond_bound(now_unix_ns)
 
     def due(self, now_unix_ns: int) -> list[Record]:
@@ -307,28 +303,20 @@ class TokenPipeline(SpanPipeline[TokenStep, TokenSpan]):
             if rollout.is_sampled_out:
                 continue
             for name, number in facts.items():
-                value = _value(step, trace_id, name, number)
+                # That of a later step replaces it. So its number is the time: steps of several
+                # roles have no common order.
+                value = ReceivedEvaluation(
+                    id=f"{TOKENS_ID}{trace_id}:{step.number}:{step.revision}:{name}",
+                    trace_id=trace_id,
+                    score=EvaluationScore(name, number),
+                    instance_id=_SENDER,
+                    seq=step.end_unix_ns,
+                    time_unix_ns=step.end_unix_ns,
+                    role=None,
+                    step=step.number,
+                )
                 records += self._publish(value, now_unix_ns)
         return records
-
-
-def _value(
-    step: TokenStep, trace_id: str, name: str, number: float
-) -> ReceivedEvaluation:
-    """Return a figure of a rollout as a value; that of a later step replaces it.
-
-    So its number is the time: steps of several roles have no common order.
-    """
-    return ReceivedEvaluation(
-        id=f"{TOKENS_ID}{trace_id}:{step.number}:{step.revision}:{name}",
-        trace_id=trace_id,
-        score=EvaluationScore(name, number),
-        instance_id=_SENDER,
-        seq=step.end_unix_ns,
-        time_unix_ns=step.end_unix_ns,
-        role=None,
-        step=step.number,
-    )
 
 
 def step_values(totals: Mapping[str, Total], rollouts: int) -> dict[str, Value]:

@@ -22,6 +22,7 @@ from otel_bridge.tokens.statistics import (
 from otel_bridge.tokens.view import page_of, view_of
 from otel_bridge.translation.packing import packed, unpacked, unpacked_below
 from otel_bridge.translation.run_context import RunContext
+from otel_bridge.translation.state import count
 from otel_bridge.translation.step_rows import StepKey
 from otel_bridge.values.mappings import present
 
@@ -29,6 +30,7 @@ PREFIX = "tokens/"
 MAXIMUM = f"{PREFIX}mismatch/max"
 PAGES = "tokens"
 """Last part of the key of the pages, below the key of the rollouts."""
+EVICTED = "tokens/evicted"
 _SPACE = "tokens/streams/"
 _ENTRY_BYTES = 512
 _RECENT = 256
@@ -119,10 +121,10 @@ class TokenRollouts:
         if rollout.record is not None and rollout.last_ns > rollout.paged_ns:
             self._unpaged[rollout.trace_id] = now_unix_ns
 
-    def evict(self) -> Iterator[RolloutTokens]:
-        """Forget the rollouts that came first until the limit of bytes is met, and yield each.
+    def evict(self) -> None:
+        """Forget the rollouts that came first until the limit of bytes is met.
 
-        The caller counts those whose half waited: of the others trackers have all but a page.
+        Those whose half waited are counted: of the others trackers have all but a page.
         """
         limit = self._run.options.token_bytes
         # The last one stays even if it is over the limit alone, or it could never be joined.
@@ -131,7 +133,8 @@ class TokenRollouts:
             del self._sizes[rollout.trace_id]
             self._unpaged.pop(rollout.trace_id, None)
             self._run.state.delete(f"{_SPACE}{rollout.trace_id}")
-            yield rollout
+            if rollout.waiting:
+                count(self._run.state, EVICTED, name=rollout.trace_id)
 
     def show(self, record: RolloutRecord, now_unix_ns: int, *, keep: bool) -> None:
         """Note that trackers get a rollout; nothing if the policy has no content.
