@@ -154,16 +154,14 @@ def _numbers(family: Metric, time_ns: int, start_ns: int) -> Iterable[pb.Metric]
         metric = metrics.setdefault(sample.name, pb.Metric(name=sample.name))
         points = metric.gauge.data_points
         # The parser gives every counter the ending ``_total``, also where the engine does not.
-        is_counter = sample.name != family.name
-        if is_counter:
+        if sample.name != family.name:
             metric.sum.aggregation_temporality = _CUMULATIVE
             metric.sum.is_monotonic = True
             points = metric.sum.data_points
         points.add(
             attributes=string_attributes(sample.labels),
             time_unix_nano=time_ns,
-            # A gauge does not count from a start on.
-            start_time_unix_nano=start_ns if is_counter else 0,
+            start_time_unix_nano=start_ns,
             as_double=sample.value,
         )
     return metrics.values()
