@@ -21,7 +21,7 @@ from otel_bridge.translation.phases.pipeline import PhasePipeline
 from otel_bridge.translation.processes.producers import ProducerContext
 from otel_bridge.translation.rollouts.pipeline import RolloutPipeline
 from otel_bridge.translation.run_context import RunContext
-from otel_bridge.translation.step_rows import SpanPipeline
+from otel_bridge.translation.step_rows import SpanBatch, SpanPipeline
 from otel_bridge.translation.tokens.pipeline import TokenPipeline
 
 _OTHER = ""
@@ -71,7 +71,7 @@ class SpanPipelines:
         records: list[Record] = []
         for kind, pipeline in self._by_kind.items():
             if kind in by_kind:
-                records += pipeline.take(frame, context, by_kind[kind])
+                records += pipeline.take(SpanBatch(frame, context, by_kind[kind]))
         rollout_spans = by_kind.get(_OTHER)
         if rollout_spans is None:
             return records

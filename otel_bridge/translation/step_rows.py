@@ -9,9 +9,9 @@ when the run ends. What arrives later gives a further row.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Generic, TypeAlias, TypeVar
+from typing import ClassVar, Generic, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import quote
 
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
@@ -257,9 +257,9 @@ class StepPipeline(ABC, Generic[StepT]):
         self.steps[step.key] = step
         return step
 
-    def note_drop(self, reason: str, name: str) -> None:
+    def note_drop(self, reason: str, name: str, number: int = 1) -> None:
         """Count data of a step that are dropped."""
-        count(self._run.state, f"{self._kind.SPACE}/{reason}", name=name)
+        count(self._run.state, f"{self._kind.SPACE}/{reason}", number, name=name)
 
     def ordered(self) -> list[StepT]:
         """Return the steps, by track and number."""
@@ -315,6 +315,14 @@ class StepPipeline(ABC, Generic[StepT]):
             step.store(self._run.state)
 
 
+class SpanBatch(NamedTuple):
+    """Holds spans of one kind and process, which came in one frame."""
+
+    frame: DecodedFrame
+    context: ProducerContext
+    spans: Sequence[Span]
+
+
 class SpanPipeline(StepPipeline[StepT], Generic[StepT, DataT]):
     """Holds the last steps of one kind, whose data are spans, each of one process and up to 10,000 rollouts."""
 
@@ -328,21 +336,18 @@ class SpanPipeline(StepPipeline[StepT], Generic[StepT, DataT]):
         """
 
     @abstractmethod
-    def take(
-        self, frame: DecodedFrame, context: ProducerContext, spans: Iterable[Span]
-    ) -> list[Record]:
-        """Take spans of a process, which came in *frame*; return the records that they complete."""
+    def take(self, batch: SpanBatch) -> list[Record]:
+        """Take spans of a process; return the records that they complete."""
 
-    def new_spans(
-        self, context: ProducerContext, spans: Iterable[Span], now_unix_ns: int
-    ) -> Iterator[tuple[StepT, DataT]]:
+    def new_spans(self, batch: SpanBatch) -> Iterator[tuple[StepT, DataT]]:
         """Yield what each new span of a process says, with its step, to which the caller adds it.
 
         Spans without a step or an end, or that cannot be read, or have no room, are counted, as
         ``invalid`` and ``too_many`` below the space of the steps, those of a forgotten step as
         ``late``.
         """
-        for span in spans:
+        context = batch.context
+        for span in batch.spans:
             attributes = mapping_of(
                 pair
                 for pair in span.attributes
@@ -366,7 +371,7 @@ class SpanPipeline(StepPipeline[StepT], Generic[StepT, DataT]):
                 self.note_drop("too_many", str(number))
                 continue
             step.spans.add(span_id)
-            step.arrive(now_unix_ns, span.end_time_unix_nano)
+            step.arrive(batch.frame.now_unix_ns, span.end_time_unix_nano)
             # A role may send spans and no rows; its restart is recognised by these steps alone.
             self._run.axes.reached(axis_of(role), number)
             yield step, data

@@ -290,10 +290,9 @@ def _constants() -> set[str]:
         "metrics.media",
         "events",
         "frame_decoder",
-        "phases.pipeline",
         "engines.pipeline",
         "ranks",
-        "tokens.pipeline",
+        "tokens.rollouts",
     )
     loaded = [
         importlib.import_module(f"otel_bridge.translation.{name}") for name in modules
@@ -304,9 +303,7 @@ def _constants() -> set[str]:
         "INVALID",
         "TOO_LARGE",
         "TOO_MANY",
-        "TOO_MANY_NAMES",
         "LATE",
-        "UNCLOSED",
         "RESTARTED",
         "TOO_MANY_SERIES",
         "NOT_SHOWN",
@@ -316,8 +313,6 @@ def _constants() -> set[str]:
         "UNDECODABLE",
         "OTHER_RUN",
         "SEGMENT_GAPS",
-        "TWICE",
-        "OTHER_LENGTH",
         "EVICTED",
     )
     return {
@@ -328,6 +323,11 @@ def _constants() -> set[str]:
     } | {
         "rollout_empty_prompt",  # counted in a loop over names
         "ranks/late",
+        # Counted below the space of their steps.
+        "phase/too_many_names",
+        "phase/unclosed",
+        "tokens/twice",
+        "tokens/length",
         # The store of steps counts these for each kind of step.
         *(
             f"{kind}/{reason}"

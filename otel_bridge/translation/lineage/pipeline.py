@@ -22,19 +22,18 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from otel_bridge import semconv
 from otel_bridge.records import LINEAGE_ID, Distribution, Json, Record, Value
 from otel_bridge.translation.decode.attributes import text_in
-from otel_bridge.translation.frame_decoder import DecodedFrame
 from otel_bridge.translation.generated_rollouts import (
     TRAINED_STEP,
     GeneratedRollout,
 )
 from otel_bridge.translation.packing import NOT_STORED, packed, unpacked
-from otel_bridge.translation.processes.producers import ProducerContext
 from otel_bridge.translation.rollouts.assembly import EvaluationScore
 from otel_bridge.translation.rollouts.evaluations import ReceivedEvaluation
 from otel_bridge.translation.rollouts.pipeline import RolloutPipeline
 from otel_bridge.translation.run_context import RunContext
 from otel_bridge.translation.step_rows import (
     CollectedStep,
+    SpanBatch,
     SpanPipeline,
     StepKey,
     linked_rollouts,
@@ -108,17 +107,15 @@ class LineagePipeline(SpanPipeline[TrainStep, _Uses]):
             return rollouts, reason
         return None
 
-    def take(
-        self, frame: DecodedFrame, context: ProducerContext, spans: Iterable[Span]
-    ) -> list[Record]:
+    def take(self, batch: SpanBatch) -> list[Record]:
         """Take spans of a process; return the values of the rollouts that they name.
 
         Rollouts that have not arrived are awaited, without a time limit, while their step is
         remembered. A span without a step, time or link is counted as ``lineage/invalid``.
         """
-        now_unix_ns = frame.now_unix_ns
+        now_unix_ns = batch.frame.now_unix_ns
         records: list[Record] = []
-        for step, (rollouts, reason) in self.new_spans(context, spans, now_unix_ns):
+        for step, (rollouts, reason) in self.new_spans(batch):
             for trace_id in rollouts:
                 step.add(trace_id, reason)
                 records += self._assign(trace_id, step, now_unix_ns)

@@ -10,7 +10,7 @@ Bad input is counted (``drop/phase/<reason>``) and never raises.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import groupby
 from operator import attrgetter
@@ -21,7 +21,6 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from otel_bridge import semconv
 from otel_bridge.records import Json, Record, Value, axis_of
 from otel_bridge.translation.decode.attributes import text_in
-from otel_bridge.translation.frame_decoder import DecodedFrame
 from otel_bridge.translation.phases.slow_ranks import (
     AwaitedRank,
     SlowRanks,
@@ -35,13 +34,9 @@ from otel_bridge.translation.phases.step_times import (
     TimelinePhase,
     step_values,
 )
-from otel_bridge.translation.processes.producers import ProducerContext
 from otel_bridge.translation.run_context import RunContext
-from otel_bridge.translation.state import count
-from otel_bridge.translation.step_rows import SpanPipeline
+from otel_bridge.translation.step_rows import SpanBatch, SpanPipeline
 
-TOO_MANY_NAMES = "phase/too_many_names"
-UNCLOSED = "phase/unclosed"
 _NAMES = "phase/names"
 _MAX_NAME_CHARS = 128
 _MAX_NAMES = 256
@@ -82,21 +77,19 @@ class PhasePipeline(SpanPipeline[PhaseStep, PhaseTime]):
             return PhaseTime(name, outer, start_ns, end_ns)
         return None
 
-    def take(
-        self, frame: DecodedFrame, context: ProducerContext, spans: Iterable[Span]
-    ) -> list[Record]:
+    def take(self, batch: SpanBatch) -> list[Record]:
         """Take phases of one process; return the rows of steps that every process has passed.
 
         A span without a name, a step or possible times is counted as ``phase/invalid``, one of a
         forgotten step as ``phase/late``. A redelivered one changes nothing.
         """
-        process = context.process
-        now_unix_ns = frame.now_unix_ns
+        process = batch.context.process
+        now_unix_ns = batch.frame.now_unix_ns
         has_advanced = False
-        for step, received in self.new_spans(context, spans, now_unix_ns):
+        for step, received in self.new_spans(batch):
             phase = replace(received, name=self._name_of(received))
             step.add(process, phase)
-            self._new.append(_timeline_phase(frame, context, step, phase))
+            self._new.append(_timeline_phase(batch, step, phase))
             if self._workers.sent(
                 process.instance, step.role, "", step.number, now_unix_ns
             ):
@@ -140,7 +133,7 @@ class PhasePipeline(SpanPipeline[PhaseStep, PhaseTime]):
         if phase.name in self._names:
             return phase.name
         if len(self._names) >= _MAX_NAMES:
-            count(self._run.state, TOO_MANY_NAMES, name=phase.name)
+            self.note_drop("too_many_names", phase.name)
             return _OTHER
         self._names.add(phase.name)
         self._run.state.set(_NAMES, sorted(self._names))
@@ -205,18 +198,18 @@ class PhasePipeline(SpanPipeline[PhaseStep, PhaseTime]):
             process = self._run.processes.get(instance)
             if process is None or process.status is not None or process.drained:
                 for name in sorted(rank.unclosed()):
-                    count(self._run.state, UNCLOSED, name=name)
+                    self.note_drop("unclosed", name)
 
 
 def _timeline_phase(
-    frame: DecodedFrame, context: ProducerContext, step: PhaseStep, phase: PhaseTime
+    batch: SpanBatch, step: PhaseStep, phase: PhaseTime
 ) -> TimelinePhase:
     """Return a phase as an event of the timeline; facts with their usual value are left out to save room."""
     role, attempt = step.track
-    process = context.process
+    process = batch.context.process
     facts: dict[str, Any] = {
         "rank": process.rank,
-        "host": text_in(context.producer.attributes, semconv.HOST_NAME),
+        "host": text_in(batch.context.producer.attributes, semconv.HOST_NAME),
     }
     if attempt > 1:
         facts["attempt"] = attempt
@@ -225,8 +218,8 @@ def _timeline_phase(
     if phase.outer:
         facts["outer"] = phase.outer
     # Only a receiver has a clock of another machine beside that of the sender.
-    if frame.from_receiver:
-        facts["received_ns"] = frame.append_unix_ns
+    if batch.frame.from_receiver:
+        facts["received_ns"] = batch.frame.append_unix_ns
     event = TimelineEvent(
         "phase", phase.name, process.instance, phase.start_ns, phase.end_ns, facts
     )

@@ -10,7 +10,7 @@ never raises.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -28,14 +28,16 @@ from otel_bridge.tokens.statistics import (
     distribution_of,
     figures_of_rollouts,
 )
-from otel_bridge.translation.frame_decoder import DecodedFrame
-from otel_bridge.translation.processes.producers import ProducerContext
 from otel_bridge.translation.rollouts.assembly import EvaluationScore
 from otel_bridge.translation.rollouts.evaluations import ReceivedEvaluation
 from otel_bridge.translation.rollouts.pipeline import RolloutPipeline
 from otel_bridge.translation.run_context import RunContext
-from otel_bridge.translation.state import count
-from otel_bridge.translation.step_rows import CollectedStep, SpanPipeline, StepKey
+from otel_bridge.translation.step_rows import (
+    CollectedStep,
+    SpanBatch,
+    SpanPipeline,
+    StepKey,
+)
 from otel_bridge.translation.tokens.rollouts import (
     PREFIX,
     RolloutTokens,
@@ -44,8 +46,6 @@ from otel_bridge.translation.tokens.rollouts import (
 )
 from otel_bridge.translation.tokens.token_span import TokenSpan, read_token_span
 
-TWICE = "tokens/twice"
-OTHER_LENGTH = "tokens/length"
 _SENDER = "tokens"
 
 
@@ -183,21 +183,19 @@ class TokenPipeline(SpanPipeline[TokenStep, TokenSpan]):
         """Return what *span* holds."""
         return read_token_span(span, attributes)
 
-    def take(
-        self, frame: DecodedFrame, context: ProducerContext, spans: Iterable[Span]
-    ) -> list[Record]:
+    def take(self, batch: SpanBatch) -> list[Record]:
         """Take spans of a process; return what waits of steps that have no room any more.
 
         Rows come from `tick`. Spans that cannot be read are counted as ``tokens/invalid``, rollouts
-        whose figure the step has already as `TWICE`.
+        whose figure the step has already as ``tokens/twice``.
         """
-        now_unix_ns = frame.now_unix_ns
-        for step, span in self.new_spans(context, spans, now_unix_ns):
+        now_unix_ns = batch.frame.now_unix_ns
+        for step, span in self.new_spans(batch):
             figures = span.figures or figures_of_rollouts(
                 [span.streams.get(trace_id, {}) for trace_id in span.rollouts]
             )
             if twice := step.add(span.rollouts, figures, self._may_show):
-                count(self._run.state, TWICE, twice, name=f"step {step.number}")
+                self.note_drop("twice", f"step {step.number}", twice)
             self._keep(step.key, span, now_unix_ns)
         # After all spans of the frame: the other half of a stream may be in the same one.
         self._rollouts.evict()
@@ -257,7 +255,7 @@ class TokenPipeline(SpanPipeline[TokenStep, TokenSpan]):
     def _join(self, rollout: RolloutTokens, now_unix_ns: int) -> None:
         """Add the mismatch of the steps that wait for the log-probabilities of the engine, if they are there.
 
-        Halves of different lengths are counted as `OTHER_LENGTH`, those of a forgotten step as
+        Halves of different lengths are counted as ``tokens/length``, those of a forgotten step as
         ``tokens/late``. Neither waits any longer.
         """
         engine = rollout.streams.get(ENGINE)
@@ -266,7 +264,7 @@ class TokenPipeline(SpanPipeline[TokenStep, TokenSpan]):
         for key, trainer in rollout.waiting.items():
             step = self.steps.get(key)
             if len(trainer) != len(engine):
-                count(self._run.state, OTHER_LENGTH, name=rollout.trace_id)
+                self.note_drop("length", rollout.trace_id)
             elif step is None:
                 self.note_drop("late", str(key[1]))
             else:
