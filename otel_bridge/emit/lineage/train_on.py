@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
-from otel_bridge.emit.emit_run import step_of
+from otel_bridge.emit.emit_run import EmitRun, step_of
 from otel_bridge.emit.encode import coerce
+from otel_bridge.emit.encode.protobuf import Attribute
 from otel_bridge.emit.encode.span import (
     rollout_link,
     scope_spans,
@@ -23,10 +24,6 @@ from otel_bridge.emit.rollouts.identity import rollout_ids
 from otel_bridge.emit.rollouts.spans import trace_id_bytes
 from otel_bridge.journal.frames import Signal
 from otel_bridge.semconv import ROLE, STEP, TRAIN_SPAN, TRAIN_UNUSED
-
-if TYPE_CHECKING:
-    from otel_bridge.emit.emit_run import EmitRun
-    from otel_bridge.emit.encode.protobuf import Attribute
 
 _MAX_LINKS = 10_000
 """Most links of one span (300 KB); the rest of a call goes into further spans of the same step."""

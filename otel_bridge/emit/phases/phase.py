@@ -15,21 +15,18 @@ from dataclasses import dataclass
 from inspect import iscoroutinefunction
 from time import perf_counter_ns, time_ns
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from otel_bridge.emit.arguments import INTERNAL_ERROR, role_of
-from otel_bridge.emit.emit_run import current_run
+from otel_bridge.emit.emit_run import EmitRun, current_run
 from otel_bridge.emit.encode import coerce
+from otel_bridge.emit.encode.protobuf import Attribute
 from otel_bridge.emit.encode.span import scope_spans, span, span_attributes
 from otel_bridge.emit.encode.values import to_step
 from otel_bridge.emit.live_registry import closed, is_open, opened
 from otel_bridge.errors import any_error_but_signals
 from otel_bridge.journal.frames import Signal
 from otel_bridge.semconv import PHASE_NAME, PHASE_OUTER, PHASE_SPAN, ROLE, STEP
-
-if TYPE_CHECKING:
-    from otel_bridge.emit.emit_run import EmitRun
-    from otel_bridge.emit.encode.protobuf import Attribute
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 

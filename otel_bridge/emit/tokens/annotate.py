@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy
 import orjson
 
+from otel_bridge.emit.emit_run import EmitRun
 from otel_bridge.emit.encode import coerce
 from otel_bridge.emit.encode.protobuf import Attribute
 from otel_bridge.emit.lineage.train_on import append_linked_span, step_pairs
@@ -52,9 +53,6 @@ from otel_bridge.tokens.statistics import (
     parts_within,
     streams_of_figures,
 )
-
-if TYPE_CHECKING:
-    from otel_bridge.emit.emit_run import EmitRun
 
 _MAX_STREAMS = 12
 _MAX_NAME_CHARS = 64

@@ -11,18 +11,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy
 
+from otel_bridge.emit.emit_run import EmitRun
 from otel_bridge.emit.conversations.conversation import MessageLimits
 from otel_bridge.emit.rollouts.columns import TokenDecoder
 from otel_bridge.errors import any_error_but_signals
 from otel_bridge.messages.content_filter import ContentFilter
 from otel_bridge.tokens.statistics import LOSS_MASK, REFERENCES, TOKEN_IDS, Numbers
-
-if TYPE_CHECKING:
-    from otel_bridge.emit.emit_run import EmitRun
 
 TOKENS = "tokens"
 """Stream of the texts of the tokens."""

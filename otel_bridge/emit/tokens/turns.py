@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
+from otel_bridge.emit.emit_run import EmitRun
 from otel_bridge.emit.rollouts.columns import token_ids
 from otel_bridge.tokens.statistics import ENGINE, LOSS_MASK, TOKEN_IDS
-
-if TYPE_CHECKING:
-    from otel_bridge.emit.emit_run import EmitRun
 
 _NO_VALUE = {TOKEN_IDS: math.nan, ENGINE: None, LOSS_MASK: 1}
 """What stands for a token of a turn that lacks the stream."""
