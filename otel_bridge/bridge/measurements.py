@@ -81,16 +81,13 @@ class MeasuringThread(threading.Thread):
                 self.problem = str(exc) or type(exc).__name__
             else:
                 self.problem = ""
-                self._add(request)
+                # The new one is dropped: the bridge may be appending the oldest at this moment.
+                if len(self.requests) < _MAX_WAITING:
+                    self.requests.append(request)
+                else:
+                    self.dropped += 1
             elapsed_s = time.monotonic() - began_s
             self._stopping.wait(max(self._interval_s - elapsed_s, 0.0))
-
-    def _add(self, request: bytes) -> None:
-        # The new one is dropped: the bridge may be appending the oldest at this moment.
-        if len(self.requests) < _MAX_WAITING:
-            self.requests.append(request)
-        else:
-            self.dropped += 1
 
     def stop(self) -> None:
         """Let the thread end after the measurement that it makes."""
@@ -149,7 +146,13 @@ class Measurements:
                 # Removed once appended: on a full disk it waits for the next check.
                 thread.requests.popleft()
                 appended = True
-            self._count_dropped(thread)
+            # A count that cannot be written is written later.
+            dropped = thread.dropped
+            if dropped > thread.counted:
+                self._reader.count_drops(
+                    _DROPPED, dropped - thread.counted, thread.name
+                )
+                thread.counted = dropped
         for key in self._threads.keys() - requests.keys():
             self._threads.pop(key).stop()
         for key in requests.keys() - self._threads.keys():
@@ -190,16 +193,6 @@ class Measurements:
         for source, header in sources.items():
             requests[_Request(source, header.instance_id)] = header
         return requests
-
-    def _count_dropped(self, thread: MeasuringThread) -> None:
-        """Count what *thread* dropped since the last call.
-
-        Raises `JournalError`, and counts it later.
-        """
-        dropped = thread.dropped
-        if dropped > thread.counted:
-            self._reader.count_drops(_DROPPED, dropped - thread.counted, thread.name)
-            thread.counted = dropped
 
     def close(self) -> None:
         """Stop measuring; what was not appended is discarded. May be called twice."""

@@ -86,20 +86,15 @@ class TimelineStore:
         """
         if not self._limit:
             return
-        parts: dict[tuple[str, int], list[TimelineEvent]] = {}
-        for role, step, event in phases:
-            parts.setdefault((role, step), []).append(event)
-        for record in records:
-            if isinstance(record, RolloutRecord) and record.timed:
-                step = _NO_STEP if record.step is None else record.step
-                events = parts.setdefault((record.role or "", step), [])
-                events.extend(_of_rollout(record))
+        events = [*phases, *_rollouts(records)]
         # A run without phases and rollouts has no timeline, so its rows mark nothing.
-        if self._size or parts:
-            for step_key, mark in _marks(records):
-                parts.setdefault(step_key, []).append(mark)
-        for (role, step), events in parts.items():
-            self._insert(sql, role, step, events)
+        if self._size or events:
+            events += _marks(records)
+        parts: dict[tuple[str, int], list[TimelineEvent]] = {}
+        for role, step, event in events:
+            parts.setdefault((role, step), []).append(event)
+        for (role, step), of_step in parts.items():
+            self._insert(sql, role, step, of_step)
         if self._size > self._limit:
             self._evict(sql)
 
@@ -135,9 +130,7 @@ def _stored_bytes(sql: sqlite3.Connection) -> int:
     return int(total)
 
 
-def _marks(
-    records: Iterable[Record],
-) -> Iterator[tuple[tuple[str, int], TimelineEvent]]:
+def _marks(records: Iterable[Record]) -> Iterator[TimelinePhase]:
     """Yield a mark for each row of a step and for each row with a rate, with its role and step."""
     for record in records:
         # A derived row does not mark a step.
@@ -150,7 +143,7 @@ def _marks(
         if step is not None:
             time_ns = record.time_unix_ns
             mark = TimelineEvent("mark", "", "", time_ns, time_ns, rates)
-            yield (record.role or "", step), mark
+            yield record.role or "", step, mark
 
 
 def _rates_of(row: Row) -> dict[str, float]:
@@ -171,28 +164,34 @@ def _is_rate(key: str) -> bool:
     return _RATES.search(key) is not None
 
 
-def _of_rollout(rollout: RolloutRecord) -> Iterator[TimelineEvent]:
-    """Yield the event of a rollout, and of its first spans behind the root, which has the same times."""
-    facts = {"reward": rollout.reward, "group": rollout.group, "error": rollout.error}
-    yield TimelineEvent(
-        "rollout",
-        rollout.id,
-        "",
-        rollout.start_unix_ns,
-        rollout.end_unix_ns,
-        present(facts),
-    )
+def _rollouts(records: Iterable[Record]) -> Iterator[TimelinePhase]:
+    """Yield the event of each rollout, and of its first spans behind the root, which has the same times."""
     kinds = {"generation": "turn", "tool": "tool"}
-    for span in rollout.spans[1:_MAX_SPANS]:
-        kind = kinds.get(span.kind, "span")
-        yield TimelineEvent(
-            kind,
-            span.name[:_MAX_NAME_CHARS],
-            rollout.id,
-            span.start_unix_ns,
-            span.end_unix_ns,
-            {},
+    for record in records:
+        if not isinstance(record, RolloutRecord) or not record.timed:
+            continue
+        role = record.role or ""
+        step = _NO_STEP if record.step is None else record.step
+        facts = {"reward": record.reward, "group": record.group, "error": record.error}
+        event = TimelineEvent(
+            "rollout",
+            record.id,
+            "",
+            record.start_unix_ns,
+            record.end_unix_ns,
+            present(facts),
         )
+        yield role, step, event
+        for span in record.spans[1:_MAX_SPANS]:
+            event = TimelineEvent(
+                kinds.get(span.kind, "span"),
+                span.name[:_MAX_NAME_CHARS],
+                record.id,
+                span.start_unix_ns,
+                span.end_unix_ns,
+                {},
+            )
+            yield role, step, event
 
 
 def read_timeline(reader: DatabaseReader, first: int, last: int) -> list[TimelineStep]:

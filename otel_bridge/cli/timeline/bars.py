@@ -52,7 +52,10 @@ def bars_of(steps: Sequence[TimelineStep], width: int) -> list[Text]:
         line = Text(f"{number:>8} {of_step[PREFIX + STEP]:>9.3f} s  ")
         line.append_text(_bar(of_step, names, columns))
         line.append(" " * (width - columns))
-        line.append(_slow_rank(of_step))
+        slow = slow_rank_of(of_step)
+        if slow is not None:
+            phase = printable(shown(slow.phase))
+            line.append(f"  rank {slow.rank}: {slow.ratio:.1f}x in {phase}")
         lines.append(line)
     return lines
 
@@ -121,16 +124,3 @@ def _legend(names: Iterable[str]) -> Text:
         )
     legend.append(f"{_IDLE} idle", style="dim")
     return legend
-
-
-def _slow_rank(values: dict[str, float | int]) -> str:
-    """Return the slow rank of a step as text.
-
-    Empty without one, such as a step of a single rank.
-    """
-    slow = slow_rank_of(values)
-    if slow:
-        return (
-            f"  rank {slow.rank}: {slow.ratio:.1f}x in {printable(shown(slow.phase))}"
-        )
-    return ""

@@ -55,7 +55,14 @@ class _TraceWriter:
                     process = event.facts.get("rank", 0), event.track
                     ranks.setdefault(process, []).append((step.step, event))
                 elif event.kind == "mark":
-                    self._mark(pid, step.step, event)
+                    track = pid, 0
+                    title = f"step {step.step}"
+                    self._event("i", track, event.start_ns, name=title, s="p")
+                    for key, value in event.facts.items():
+                        arguments = {"value": value}
+                        self._event(
+                            "C", track, event.start_ns, name=key, args=arguments
+                        )
                 else:
                     rollouts.append((step.step, event))
         for (rank, _), phases in sorted(ranks.items()):
@@ -65,12 +72,6 @@ class _TraceWriter:
         if rollouts:
             pid = self._track(f"{role or 'run'} rollouts")
             self._spans(pid, "lane", rollouts)
-
-    def _mark(self, pid: int, step: int, event: TimelineEvent) -> None:
-        self._event("i", (pid, 0), event.start_ns, name=f"step {step}", s="p")
-        for key, value in event.facts.items():
-            arguments = {"value": value}
-            self._event("C", (pid, 0), event.start_ns, name=key, args=arguments)
 
     def _spans(self, pid: int, name: str, events: Iterable[_StepEvent]) -> None:
         """Add spans to a process, each to the first of its threads on which it nests.

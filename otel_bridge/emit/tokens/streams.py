@@ -150,25 +150,18 @@ def _numbers(row: object) -> tuple[Numbers, int]:
     Raises:
         TypeError: They are not numbers; also what the program's own objects raise.
     """
-    row = _on_cpu(row)
-    if isinstance(row, numpy.ndarray):
-        return _floats_of(row), 0
-    values = list(cast("Iterable[Any]", row))
+    array = _on_cpu(row)
+    if isinstance(array, numpy.ndarray):
+        # Numpy itself would read texts as numbers.
+        if array.dtype.kind not in _NUMBER_KINDS:
+            raise TypeError(array.dtype)
+        # In doubles only where they are doubles already.
+        is_double = array.dtype.kind == "f" and array.dtype.itemsize > 4
+        return array.reshape(-1).astype("f8" if is_double else "f4", copy=False), 0
+    values = list(cast("Iterable[Any]", array))
     # One by one: numpy refuses tensors of a GPU, with a gradient or of bfloat16 in a list too.
     numbers = [math.nan if value is None else float(value) for value in values]
     return numpy.array(numbers), values.count(None)
-
-
-def _floats_of(array: Any) -> Numbers:
-    """Return the values of a numpy array as floats, in doubles only where they are doubles already.
-
-    Raises:
-        TypeError: They are not numbers. Numpy itself would read texts as numbers.
-    """
-    if array.dtype.kind not in _NUMBER_KINDS:
-        raise TypeError(array.dtype)
-    is_double = array.dtype.kind == "f" and array.dtype.itemsize > 4
-    return array.reshape(-1).astype("f8" if is_double else "f4", copy=False)
 
 
 def _length_of(sizes: Mapping[str, int]) -> int:

@@ -101,8 +101,17 @@ def readings(metrics: Iterable[pb.Metric]) -> Iterator[tuple[SeriesName, Series]
             family = metric.name.removesuffix(_TOTAL)
         for point in points:
             reading = _reading(kind, point)
-            if reading is not None:
-                yield _series_name(family, mapping_of(point.attributes)), reading
+            if reading is None:
+                continue
+            # Labels of parts are not in the key, and keep readings apart.
+            parts: dict[str, object] = {}
+            key_labels: dict[str, object] = {}
+            for name, value in mapping_of(point.attributes).items():
+                # A label with an empty value is the same as none: prometheus.io, "Data model".
+                if value != "":
+                    (parts if _is_part(name) else key_labels)[name] = value
+            key = family + attribute_suffix(key_labels)
+            yield SeriesName(key, family, attribute_suffix(parts)), reading
 
 
 def info_labels(metrics: Iterable[pb.Metric]) -> dict[str, Json]:
@@ -162,19 +171,6 @@ def _reading(kind: str, point: _Point) -> Series | None:
         return None
     return Series(
         kind, point.time_unix_nano, point.start_time_unix_nano, numbers, bounds
-    )
-
-
-def _series_name(family: str, labels: Mapping[str, object]) -> SeriesName:
-    """Return the name of a series: labels of parts are not in its key, and keep its readings apart."""
-    parts: dict[str, object] = {}
-    key_labels: dict[str, object] = {}
-    for name, value in labels.items():
-        # A label with an empty value is the same as none: prometheus.io, "Data model".
-        if value != "":
-            (parts if _is_part(name) else key_labels)[name] = value
-    return SeriesName(
-        family + attribute_suffix(key_labels), family, attribute_suffix(parts)
     )
 
 

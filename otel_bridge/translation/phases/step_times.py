@@ -69,7 +69,7 @@ class TimelineEvent(NamedTuple):
 
 
 TimelinePhase: TypeAlias = tuple[str, int, TimelineEvent]
-"""Role (empty without one), step, and event of one phase."""
+"""Role (empty without one), step, and event, such as that of one phase."""
 
 
 class PhaseTotal(NamedTuple):

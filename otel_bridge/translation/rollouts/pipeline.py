@@ -55,15 +55,11 @@ class RolloutPipeline:
             state. A process that the run does not know counts as alive. After a rollback of the
             state, make a new pipeline.
         other_traces: Callable that decides on each trace that turns out not to be a rollout.
-
-    Attributes:
-        generated: Remembers each rollout for the training steps that consume it.
     """
 
     def __init__(
         self, run: RunContext, other_traces: Callable[[], OtherTraces]
     ) -> None:
-        self.generated = GeneratedRollouts(run.state)
         # Of its own, since rows and spans reconnect separately. In a run of local processes alone no
         # connection can be late, so that nothing waits for one.
         opened_ns = 0
@@ -80,13 +76,22 @@ class RolloutPipeline:
         self._is_native = False
         self._workers = StepWorkers(run.state, run.options, run.processes)
         self._publisher = RolloutPublisher(
-            run, self._store, self._evaluations, self._workers, self.generated
+            run,
+            self._store,
+            self._evaluations,
+            self._workers,
+            GeneratedRollouts(run.state),
         )
         self._router = SpanRouter(self._store, self._publisher.ended, self._evaluations)
         self._open = PendingTraces(self._store.traces, run)
         # Which roots have arrived is not stored with the workers, but with the traces.
         for trace in self._store.traces.values():
             self._await(trace)
+
+    @property
+    def generated(self) -> GeneratedRollouts:
+        """The rollouts of the run, as the training steps that consume them remember them."""
+        return self._publisher.generated
 
     def received(self, now_unix_ns: int) -> None:
         """Note that a receiver accepted spans *now*; call before `spans`."""

@@ -92,7 +92,7 @@ class RolloutPublisher:
     ) -> None:
         state = run.state
         options = run.options
-        self._generated = generated
+        self.generated = generated
         self._run = run
         self._state = state
         self._workers = workers
@@ -130,7 +130,7 @@ class RolloutPublisher:
         current = _revised(facts, self._evaluations.scores(trace.id))
         # Training consumes no rollouts of an evaluation.
         if not is_evaluation(facts.split):
-            self._generated.add(
+            self.generated.add(
                 trace.id,
                 GeneratedRollout(
                     facts.step,
@@ -283,9 +283,9 @@ class RolloutPublisher:
         # Rows of training steps show the rewards of the rollouts that they consumed.
         score = evaluation.score
         if score.name == REWARD and score.value is not None:
-            self._generated.revise(evaluation.trace_id, reward=score.value)
+            self.generated.revise(evaluation.trace_id, reward=score.value)
         if ended is None:
-            rollout = self._generated.get(base_of(evaluation.trace_id))
+            rollout = self.generated.get(base_of(evaluation.trace_id))
             if pending and rollout is not None and rollout.is_sampled_out:
                 self._sampled_out_value(evaluation.trace_id)
             return []
@@ -308,7 +308,7 @@ class RolloutPublisher:
         if new:
             self._count_sampled_out("rollout", new)
             for trace_id, rollout in sampled_out.generated.items():
-                self._generated.add(trace_id, rollout)
+                self.generated.add(trace_id, rollout)
                 # Its values may have arrived before, and no trace will ever claim them.
                 self._sampled_out_value(trace_id)
         return self._advance(instance_id, sampled_out, now_unix_ns)
@@ -456,7 +456,7 @@ class RolloutPublisher:
 
         They are counted under ``sampled_out/``, not as a loss: the choice is the user's.
         """
-        self._generated.revise(trace.id, is_sampled_out=True)
+        self.generated.revise(trace.id, is_sampled_out=True)
         # The step that trained on it is the bridge's own value: no process sent it.
         values = sum(
             score.name != TRAINED_STEP for score in self._evaluations.scores(trace.id)
