@@ -10,7 +10,6 @@ import hashlib
 import importlib
 import importlib.util
 import logging
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -78,28 +77,23 @@ def _save(wandb: Any, entity: str, project: str, settings: WandbSettings) -> Non
         workspaces.Workspace.from_url(f"{server}/{entity}/{project}?nw={name}")
     except ValueError:
         # There is none (0.4.13). A project or server that refuses is an error of the save as well.
+        panels = importlib.import_module(f"{_PACKAGE}.reports.v2")
+        plots = [
+            # By a pattern, since rows have a featured key once more under a name that begins with
+            # its place. Without x the axis of a panel is the step of its role.
+            panels.LinePlot(title=key, x=None, metric_regex=f"^{section_prefix(place)}")
+            for place, key in enumerate(settings.featured)
+        ]
+        section = workspaces.Section(
+            name="Featured", panels=plots, is_open=True, pinned=True
+        )
         view = workspaces.Workspace(
             entity=entity,
             project=project,
             name="Featured by otel-bridge",
-            sections=[_section(workspaces, settings.featured)],
+            sections=[section],
             auto_generate_panels=True,
         )
         # The only way to a name that the next run finds (0.4.13).
         view._internal_name = f"nw-{name}-v"
         view.save()
-
-
-def _section(workspaces: Any, keys: Sequence[str]) -> Any:
-    """Return a pinned section with a plot of each key, in their order.
-
-    By a pattern, since rows have a featured key once more under a name that begins with its place
-    (`section_prefix`). May raise what the package raises.
-    """
-    panels = importlib.import_module(f"{_PACKAGE}.reports.v2")
-    plots = [
-        # Without x the axis of a panel is the step of its role.
-        panels.LinePlot(title=key, x=None, metric_regex=f"^{section_prefix(place)}")
-        for place, key in enumerate(keys)
-    ]
-    return workspaces.Section(name="Featured", panels=plots, is_open=True, pinned=True)

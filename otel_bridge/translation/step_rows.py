@@ -285,24 +285,18 @@ class StepPipeline(ABC, Generic[StepT]):
             step = min(self.steps.values(), key=lambda step: step.last_ns)
             # Its last row first, because a forgotten step has no data left.
             records += self.last_records(step, now_unix_ns)
-            self._forget_step(step)
+            del self.steps[step.key]
+            self._run.state.delete(step.state_key)
+            # Data that come for it later are counted as late. Else they would begin it anew, with
+            # the id of a row that was sent. One number a track is stored and not a list of steps,
+            # so that the state stays small. Popped and set again: the order of the dict is that of
+            # the last note.
+            last = self._forgotten.pop(step.track, step.number)
+            self._forgotten[step.track] = max(last, step.number)
+            if len(self._forgotten) > _MAX_TRACKS:
+                del self._forgotten[next(iter(self._forgotten))]
+            self._run.state.set(self._forgotten_key, packed(self._forgotten))
         return records
-
-    def _forget_step(self, step: StepT) -> None:
-        """Remove a step; data that come for it later are counted as late.
-
-        Else they would begin the step anew, with the id of a row that was sent. One number a track
-        is stored and not a list of steps, so that the state stays small. Of too many tracks, the
-        one that was noted longest ago is removed.
-        """
-        del self.steps[step.key]
-        self._run.state.delete(step.state_key)
-        # Popped and set again: the order of the dict is that of the last note.
-        last = self._forgotten.pop(step.track, step.number)
-        self._forgotten[step.track] = max(last, step.number)
-        if len(self._forgotten) > _MAX_TRACKS:
-            del self._forgotten[next(iter(self._forgotten))]
-        self._run.state.set(self._forgotten_key, packed(self._forgotten))
 
     def forget(self, instance: str) -> None:
         """Forget the progress of a process."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from operator import attrgetter
 
 from rich.text import Text
@@ -46,7 +46,13 @@ def bars_of(steps: Sequence[TimelineStep], width: int) -> list[Text]:
         return []
     # A step without a duration must not divide by zero.
     longest_s = longest_s or 1.0
-    lines = [_legend(names)]
+    # From the ninth phase on signs repeat.
+    legend = Text(" " * 22)
+    for index, name in enumerate(names):
+        sign = f"{_FILLS[index % 8]} {printable(shown(name))}  "
+        legend.append(sign, style=_STYLES[index % 8])
+    legend.append(f"{_IDLE} idle", style="dim")
+    lines = [legend]
     for number, of_step in values.items():
         columns = max(round(width * of_step[PREFIX + STEP] / longest_s), 1)
         line = Text(f"{number:>8} {of_step[PREFIX + STEP]:>9.3f} s  ")
@@ -113,14 +119,3 @@ def _bar(values: dict[str, float | int], names: Collection[str], columns: int) -
         )
     bar.append(_IDLE * (columns - len(bar)), style="dim")
     return bar
-
-
-def _legend(names: Iterable[str]) -> Text:
-    """Return the line with the sign of each phase; from the ninth phase on signs repeat."""
-    legend = Text(" " * 22)
-    for index, name in enumerate(names):
-        legend.append(
-            f"{_FILLS[index % 8]} {printable(shown(name))}  ", style=_STYLES[index % 8]
-        )
-    legend.append(f"{_IDLE} idle", style="dim")
-    return legend

@@ -233,7 +233,14 @@ def append_token_span(
     _count_not_finite(run, rollouts, figures, streams)
     attributes = list(pairs)
     for name, figure in figures.items():
-        attributes += _figure_pairs(name, figure)
+        # As bytes of little-endian numbers, which cost the caller less than an OTLP array of them.
+        # The bridge reads both.
+        attributes += [
+            (f"{TOKENS_FIGURES}{name}", figure.rollouts.tobytes()),
+            (f"{TOKENS_DECILES}{name}", figure.tenths.tobytes()),
+        ]
+        if len(figure.buckets):
+            attributes.append((f"{TOKENS_BUCKETS}{name}", figure.buckets.tobytes()))
     attributes += _stream_pairs(rollouts, {**streams, **values})
     texts: dict[str, Sequence[str]] = {}
     for index, rollout in enumerate(rollouts):
@@ -274,18 +281,6 @@ def _values(streams: Mapping[str, Numbers]) -> dict[str, Numbers]:
         for name, stream in values.items():
             values[name] = numpy.where(mask > 0, stream, stream.dtype.type(math.nan))
     return values
-
-
-def _figure_pairs(name: str, figure: Figure) -> Iterator[tuple[str, Attribute]]:
-    """Yield the sums of a figure as attributes.
-
-    As bytes of little-endian numbers, which cost the caller less than an OTLP array of them. The
-    bridge reads both.
-    """
-    yield f"{TOKENS_FIGURES}{name}", figure.rollouts.tobytes()
-    yield f"{TOKENS_DECILES}{name}", figure.tenths.tobytes()
-    if len(figure.buckets):
-        yield f"{TOKENS_BUCKETS}{name}", figure.buckets.tobytes()
 
 
 def _stream_pairs(

@@ -193,8 +193,18 @@ class EnginePipeline:
         """
         problems: list[str] = []
         for address, engine in self._engines.items():
-            if families := _missing_families(engine):
-                problems.append(f"{address} no longer sends {first_ones(families, 1)}")
+            latest_ns: dict[str, int] = {}
+            for name, series in engine.series.items():
+                last_ns = latest_ns.get(name.family, 0)
+                latest_ns[name.family] = max(last_ns, series.time_ns)
+            # Not at once: a Collector may send the families of one reading in several parts. None
+            # of an engine that sends nothing at all: the scraper names that one.
+            limit_ns = engine.last_ns - _MISSING_NS
+            missing = [
+                name for name, time_ns in latest_ns.items() if time_ns < limit_ns
+            ]
+            if missing:
+                problems.append(f"{address} no longer sends {first_ones(missing, 1)}")
         return problems
 
     def flush(self) -> None:
@@ -268,7 +278,16 @@ class EnginePipeline:
         if not engines:
             return []
         values |= {"engines": engines, **dict(_values(every_series))}
-        self._begin_row(time_ns)
+        # Only here, and by the time of the row: so the same engines are forgotten after a kill of
+        # the bridge as without one.
+        for address, engine in list(self._engines.items()):
+            if time_ns - engine.last_ns > _FORGOTTEN_NS:
+                del self._engines[address]
+                self._changed.discard(address)
+                self._state.delete(f"{_ENGINE}{address}")
+                continue
+            engine.begin_row()
+            self._changed.add(address)
         attempt = max(self._place[0], 1)
         place = f":{time_ns}" if step is None else f"{axis}:{step}:a{attempt}"
         return [
@@ -283,34 +302,6 @@ class EnginePipeline:
                 attempt=attempt,
             )
         ]
-
-    def _begin_row(self, time_ns: int) -> None:
-        """Let every series begin anew after a row of *time_ns*, and forget the engines that have been silent.
-
-        Only here, and by the time of the row: so the same engines are forgotten after a kill of the
-        bridge as without one.
-        """
-        for address, engine in list(self._engines.items()):
-            if time_ns - engine.last_ns > _FORGOTTEN_NS:
-                del self._engines[address]
-                self._changed.discard(address)
-                self._state.delete(f"{_ENGINE}{address}")
-                continue
-            engine.begin_row()
-            self._changed.add(address)
-
-
-def _missing_families(engine: _Engine) -> list[str]:
-    """Return the families that the engine has sent before, and not lately.
-
-    None of an engine that sends nothing at all: the scraper names that one.
-    """
-    latest_ns: dict[str, int] = {}
-    for name, series in engine.series.items():
-        latest_ns[name.family] = max(latest_ns.get(name.family, 0), series.time_ns)
-    # Not at once: a Collector may send the families of one reading in several parts.
-    limit_ns = engine.last_ns - _MISSING_NS
-    return [family for family, time_ns in latest_ns.items() if time_ns < limit_ns]
 
 
 def _values(pairs: Iterable[tuple[SeriesName, Series]]) -> Iterator[tuple[str, float]]:
