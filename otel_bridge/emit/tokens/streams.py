@@ -152,16 +152,17 @@ def _numbers(row: object) -> tuple[Numbers, int]:
     """
     array = _on_cpu(row)
     if isinstance(array, numpy.ndarray):
+        numbers: Any = array
         # Numpy itself would read texts as numbers.
-        if array.dtype.kind not in _NUMBER_KINDS:
-            raise TypeError(array.dtype)
+        if numbers.dtype.kind not in _NUMBER_KINDS:
+            raise TypeError(numbers.dtype)
         # In doubles only where they are doubles already.
-        is_double = array.dtype.kind == "f" and array.dtype.itemsize > 4
-        return array.reshape(-1).astype("f8" if is_double else "f4", copy=False), 0
+        is_double = numbers.dtype.kind == "f" and numbers.dtype.itemsize > 4
+        return numbers.reshape(-1).astype("f8" if is_double else "f4", copy=False), 0
     values = list(cast("Iterable[Any]", array))
     # One by one: numpy refuses tensors of a GPU, with a gradient or of bfloat16 in a list too.
-    numbers = [math.nan if value is None else float(value) for value in values]
-    return numpy.array(numbers), values.count(None)
+    floats = [math.nan if value is None else float(value) for value in values]
+    return numpy.array(floats), values.count(None)
 
 
 def _length_of(sizes: Mapping[str, int]) -> int:
