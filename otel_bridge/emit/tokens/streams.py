@@ -15,8 +15,8 @@ from typing import Any, TypeVar, cast
 
 import numpy
 
-from otel_bridge.emit.emit_run import EmitRun
 from otel_bridge.emit.conversations.conversation import MessageLimits
+from otel_bridge.emit.emit_run import EmitRun
 from otel_bridge.emit.rollouts.columns import TokenDecoder
 from otel_bridge.errors import any_error_but_signals
 from otel_bridge.messages.content_filter import ContentFilter
