@@ -152,7 +152,7 @@ def _numbers(row: object) -> tuple[Numbers, int]:
     """
     array = _on_cpu(row)
     if isinstance(array, numpy.ndarray):
-        numbers: Any = array
+        numbers = cast("Any", array)
         # Numpy itself would read texts as numbers.
         if numbers.dtype.kind not in _NUMBER_KINDS:
             raise TypeError(numbers.dtype)
