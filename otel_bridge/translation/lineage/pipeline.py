@@ -337,8 +337,9 @@ def _histogram(numbers: Sequence[int]) -> Distribution:
     # Rounded up, or the highest number would be beyond the last bucket.
     width = -(-span // _MAX_BUCKETS)
     # By halves, so that each whole number lies inside its bucket.
-    edges = numpy.arange(low, low + span + width, width) - 0.5
-    counts = numpy.histogram(numbers, edges)[0]
+    edges = low - 0.5 + float(width) * numpy.arange(-(-span // width) + 1)
+    # In doubles: versions of a producer may be of any size, and numpy refuses whole numbers so large.
+    counts = numpy.histogram(numpy.array(numbers, "f8"), edges)[0]
     return Distribution(
         len(numbers),
         float(sum(numbers)),

@@ -110,6 +110,28 @@ def test_the_row_of_a_step_compares_what_it_consumed_with_what_was_generated(
     }  # fmt: skip
 
 
+def test_staleness_of_any_size_has_a_distribution(bench: Bench, run: MemoryRun) -> None:
+    versions = [-(1 << 63), 5, (1 << 63) - 1]
+    messages = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
+    log_rollouts(
+        run,
+        [
+            Rollout(messages, id=f"r{version}", step=6, policy_version=version)
+            for version in versions
+        ],
+    )
+    train_on(run, 6, [f"r{version}" for version in versions])
+
+    deliver(bench, run)
+    histogram = values_of(lineage_rows(bench.close())[6])[
+        "lineage/staleness/distribution"
+    ]
+
+    assert isinstance(histogram, Distribution)
+    assert (histogram.count, sum(histogram.counts)) == (3, 3)
+    assert (len(histogram.edges), len(histogram.counts)) == (65, 64)
+
+
 def test_what_training_passed_without_a_use_has_its_reason(
     bench: Bench, run: MemoryRun
 ) -> None:
