@@ -9,7 +9,7 @@ one, which replaces the values of the first.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import ClassVar
@@ -101,7 +101,7 @@ class RankStep(CollectedStep):
         self.world = max(process.merge_world, 1)
         self.arrive(now_unix_ns, row.time_unix_ns)
         self.ranks.add(process.rank)
-        reductions = _reductions(row)
+        reductions = dict(_reductions(row))
         attempt_key = key_of(row.role, ATTEMPT)
         for key, value in row.values.items():
             # The attempt and the reductions are about the row: the row of the step has its own
@@ -205,19 +205,17 @@ class RankMerge(StepPipeline[RankStep]):
         return self._run.options.step_watermark_ns
 
 
-def _reductions(row: Row) -> dict[str, tuple[str, float]]:
-    """Return the reduction and weight that the row names for keys.
+def _reductions(row: Row) -> Iterator[tuple[str, tuple[str, float]]]:
+    """Yield each key with the reduction and weight that the row names for it.
 
     They are values of the row, ``rl.reduce/<reduction>/<key>``: so they arrive with it, in one
     frame.
     """
-    reductions: dict[str, tuple[str, float]] = {}
     for key, value in row.values.items():
         _, prefix, suffix = key.partition(REDUCE_PREFIX)
         reduction, _, name = suffix.partition("/")
         if prefix and not isinstance(value, Distribution):
-            reductions[key_of(row.role, name)] = (reduction, value)
-    return reductions
+            yield key_of(row.role, name), (reduction, value)
 
 
 def _joined(first: Distribution, second: Distribution) -> Distribution:
