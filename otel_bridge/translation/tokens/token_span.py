@@ -35,6 +35,8 @@ _Lists: TypeAlias = dict[str, dict[str, Numbers]]
 """Beginning of the keys, then the rest of a key, to the numbers."""
 _MAX_FIGURES = 32
 _MAX_NAME_CHARS = 64
+_MAX_TOKENS = 1 << 40
+"""Most tokens of one rollout: the sum over a step must fit into 64 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +120,8 @@ def _figures(lists: _Lists, rollouts: int) -> dict[str, Figure]:
     """Return the first `_MAX_FIGURES` figures by name: each becomes keys of the run and bits of each rollout.
 
     Raises:
-        ValueError: One of them has another size, a number that is not finite, or a bucket that does
-            not exist: the row of its step could not be made.
+        ValueError: One of them has another size, a number that is not finite, a number of tokens
+            that cannot be, or a bucket that does not exist: the row of its step could not be made.
     """
     import numpy  # noqa: PLC0415
 
@@ -130,9 +132,11 @@ def _figures(lists: _Lists, rollouts: int) -> dict[str, Figure]:
         buckets = lists[semconv.TOKENS_BUCKETS].get(name, numpy.zeros(0, "<i8"))
         figure = Figure(of_rollouts, tenths.reshape(2, TENTHS), buckets.reshape(-1, 2))
         is_bucket = (figure.buckets[:, 0] >= 0) & (figure.buckets[:, 0] < BUCKETS)
+        is_count = (of_rollouts[:1] >= 0) & (of_rollouts[:1] <= _MAX_TOKENS)
+        is_number = numpy.isfinite(numpy.concatenate([numbers, tenths]))
         # Maxima are optional.
         has_rows = len(of_rollouts) in {2, 3}
-        if not (has_rows and numpy.isfinite(numbers).all() and is_bucket.all()):
+        if not (has_rows and is_count.all() and is_number.all() and is_bucket.all()):
             raise ValueError(name)
         figures[name] = figure
     return figures

@@ -297,6 +297,9 @@ def test_a_span_that_cannot_be_read_is_counted_and_an_unknown_attribute_is_ignor
     [
         ("rl.tokens.figures.logprob/engine", "<f8", float("nan")),
         ("rl.tokens.figures.logprob/engine", "<f8", float("inf")),
+        ("rl.tokens.figures.logprob/engine", "<f8", 1e30),
+        ("rl.tokens.figures.logprob/engine", "<f8", -1.0),
+        ("rl.tokens.deciles.logprob/engine", "<f8", float("nan")),
         ("rl.tokens.buckets.logprob/engine", "<i8", -1),
         ("rl.tokens.buckets.logprob/engine", "<i8", 1 << 40),
     ],
