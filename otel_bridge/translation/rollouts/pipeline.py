@@ -430,15 +430,21 @@ class RolloutPipeline:
         records: list[Record] = []
         for part in parts:
             records += self._split_off(trace, part, now_unix_ns)
-        rest = [pair for pair in source.spans if pair[1].span_id not in rollout_ids]
-        for origin, spans in _by_origin(rest):
-            routed = self._router.routed(trace.base, spans)
-            # Nothing came for a whole waiting time: the rollout of these spans never will.
-            if not parts and (lost := routed.pop(trace.id, None)):
-                count(self._state, "span/late", len(lost))
-            for target, members in routed.items():
+        rest = {
+            span.span_id: (origin, span)
+            for origin, span in source.spans
+            if span.span_id not in rollout_ids
+        }
+        # Of all origins at once: the span above may be of another one.
+        routed = self._router.routed(trace.base, [span for _, span in rest.values()])
+        # Nothing came for a whole waiting time: the rollout of these spans never will.
+        if not parts and (lost := routed.pop(trace.id, None)):
+            count(self._state, "span/late", len(lost))
+        for target, members in routed.items():
+            pairs = [(rest[span.span_id][0], span) for span in members]
+            for origin, spans in _by_origin(pairs):
                 # As of their arrival, so that what waits again waits no longer than others.
-                records += self._deliver(target, origin, members, trace.last_ns)
+                records += self._deliver(target, origin, spans, trace.last_ns)
         return records
 
     def _split_off(

@@ -267,6 +267,31 @@ def test_spans_of_a_further_rollout_that_never_comes_are_counted_in_the_end() ->
     assert bench.counted() == {"span/late": 1}
 
 
+@pytest.mark.parametrize("scope", ["agents", "tools"])
+def test_late_spans_that_came_before_those_above_them_reach_their_rollout_from_any_scope(
+    scope: str,
+) -> None:
+    bench = Bench(
+        selection="first", trace_grace_ns=2 * SECOND, trace_timeout_ns=600 * SECOND
+    )
+    send(bench, *rollout_below(1), ambient())
+    bench.after(2)
+    lowest, middle, upper = (
+        sample.span("job", number, f"execute_tool {number}", parent=parent)
+        for number, parent in ((14, 13), (13, 12), (12, 11))
+    )
+
+    send(bench, lowest)
+    bench.send(middle, producer=sample.FOREIGN, scope=scope)
+    records = send(bench, upper) + bench.after(600)
+
+    late = [record for record in records if isinstance(record, PlainTrace)]
+    assert {span.id for trace in late for span in trace.spans} == {
+        span_id(number).hex() for number in (12, 13, 14)
+    }
+    assert bench.counted() == {}
+
+
 @pytest.mark.parametrize("restart", [False, True])
 def test_the_rest_of_a_further_trace_waits_no_longer_than_its_time(
     restart: bool,
