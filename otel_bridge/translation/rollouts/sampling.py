@@ -272,7 +272,8 @@ class StepSampler:
 
         Empty before the next check (`_LOOK_NS`), because this runs for each frame.
         """
-        if now_unix_ns < self._next_ns:
+        # Also when the clock was set back, else the next check could be hours away.
+        if self._next_ns - _LOOK_NS <= now_unix_ns < self._next_ns:
             return []
         due: list[SampledStep] = []
         self._next_ns = now_unix_ns + _LOOK_NS

@@ -166,7 +166,8 @@ def test_a_worker_that_has_not_begun_when_frames_were_written_is_not_waited_for_
     assert points(send(bench, first, 2, 1.0)) == [(1, 1)]
 
 
-def test_a_worker_that_dies_is_waited_for_no_more() -> None:
+@pytest.mark.parametrize("set_back_seconds", [0, 3600])
+def test_a_worker_that_dies_is_waited_for_no_more(set_back_seconds: int) -> None:
     bench = bench_of()
     fast, slow = explorers("fast", "slow")
     bench.open(fast, slow)
@@ -174,6 +175,7 @@ def test_a_worker_that_dies_is_waited_for_no_more() -> None:
     for step in range(1, 4):
         send(bench, fast, step, 0.5)
 
+    bench.tick(-set_back_seconds)
     bench.request(
         logs_request((who("slow", "explorer"), [end("killed")])), LOGS, BRIDGE
     )
