@@ -133,6 +133,17 @@ def test_a_summary_holds_what_changed_under_full_keys() -> None:
     assert other == [Summary("s:i1:3", "judge", {"judge/best": 1}, T0 + 2)]
 
 
+def test_a_summary_that_is_not_a_number_changes_once() -> None:
+    bench = Bench()
+
+    sent = [
+        bench.logs(source(), event("rl.run.summary", number, {"best": float("nan")}))
+        for number in (1, 2)
+    ]
+
+    assert [len(records) for records in sent] == [1, 0]
+
+
 def test_the_latest_value_of_a_summary_holds_in_whatever_order_they_come() -> None:
     bench = Bench()
 

@@ -50,8 +50,8 @@ class Summaries:
                 PREFIX + full,
                 [value, event.role, origin.time_unix_ns, origin.instance, origin.seq],
             )
-            # By type too: True is equal to 1.
-            if stored is None or (type(stored[0]), stored[0]) != (type(value), value):
+            # As text: True is equal to 1, and NaN to nothing.
+            if stored is None or repr(stored[0]) != repr(value):
                 changed[full] = value
         if not changed:
             return []
