@@ -435,12 +435,12 @@ class RolloutPublisher:
     def _note_scope(self, source: ReceivedTrace) -> None:
         """Remember an instrumentation that recorded no messages, and the setting that makes it record them.
 
-        Nothing for rollouts of our emitter, for a scope that is noted already, and beyond
-        `_MAX_SCOPES`, since producers choose the names. `status` shows the setting.
+        The first one with a name. Nothing for rollouts of our emitter, for a scope that is noted
+        already, and beyond `_MAX_SCOPES`, since producers choose the names. `status` shows the setting.
         """
         scope = ""
         for origin, span in source.spans:
-            if not origin.is_native and is_bare(span):
+            if origin.scope and not origin.is_native and is_bare(span):
                 scope = origin.scope
                 break
         key = f"{BARE_SCOPE}{scope[:_MAX_SCOPE]}"

@@ -246,6 +246,22 @@ def test_an_instrumentation_that_records_no_messages_is_named_once_with_its_sett
     assert not silent.items("bare/")
 
 
+def test_a_span_without_a_scope_hides_no_instrumentation_that_records_no_messages() -> (
+    None
+):
+    state = MemoryState()
+    rollouts = rollout_pipeline(state, TranslationOptions())
+    call = {"gen_ai.operation.name": "chat", "gen_ai.request.model": "m"}
+
+    for number, scope in ((2, ""), (1, "my.agents")):
+        one_span = span("a", number, "chat m", call, parent=number - 1)
+        scope_spans = ScopeSpans(scope={"name": scope}, spans=[one_span])
+        rollouts.spans(producer_of({}), "i", scope_spans, 0)
+    rollouts.close(10)
+
+    assert state.items("bare/") == [("bare/my.agents", "")]
+
+
 def test_messages_of_a_span_that_never_comes_are_counted() -> None:
     state = MemoryState()
 
