@@ -366,10 +366,10 @@ def _read_attributes(
             break
     # These two distinguish no series either.
     attributes.pop(semconv.SEQ, None)
-    point_role = attributes.pop(semconv.ROLE, None)
-    if not isinstance(point_role, str) or not point_role:
-        point_role = role
-    return point_role, step, attributes
+    if isinstance(point_role := attributes.get(semconv.ROLE), str):
+        del attributes[semconv.ROLE]
+        role = point_role or role
+    return role, step, attributes
 
 
 def _values(point: AnyPoint) -> Iterator[tuple[str, Value]]:

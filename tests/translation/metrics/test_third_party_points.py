@@ -108,6 +108,20 @@ def test_remaining_attributes_and_ranks_report_series_apart() -> None:
     ]
 
 
+def test_a_role_that_is_not_a_text_reports_series_apart() -> None:
+    rows = sent(
+        Bench(),
+        *(
+            gauge("mem", 1.0 + role, T0, {"step": 1, "rl.role": role})
+            for role in (0, 1)
+        ),
+    )
+
+    assert [row[3] for row in rows] == [
+        {"megatron/mem/rl.role:0": 1.0, "megatron/mem/rl.role:1": 2.0}
+    ]
+
+
 def test_points_of_one_role_step_and_time_make_one_row_and_others_make_others() -> None:
     bench = Bench()
 
