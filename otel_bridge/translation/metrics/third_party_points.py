@@ -140,15 +140,17 @@ class ThirdPartyPoints:
         newest: dict[tuple[str | None, int | None, int], _Group] = {}
         for producer, process, metrics in received:
             for point in self._points(producer, metrics):
+                # First, since a point's time shows whether it came before.
+                point.time_ns = point.time_ns or now_unix_ns
                 hash_ = _identity(point)
                 if not self._is_new(process, point, hash_):
                     continue
                 value = self._shown(process, point)
                 if value is None:
                     continue
-                group_key = (point.role, point.step, point.time_ns or now_unix_ns)
+                group_key = (point.role, point.step, point.time_ns)
                 group = newest.get(group_key)
-                # A further value of a key, of another time within the step, makes a further row.
+                # A further value of a key, as of another process, makes a further row.
                 if group is None or point.key in group.values:
                     group = _Group(process, *group_key)
                     newest[group_key] = group

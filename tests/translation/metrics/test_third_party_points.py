@@ -412,6 +412,20 @@ def test_points_without_a_value_are_passed_over_and_those_without_a_time_get_the
     ) == [("megatron", 1, 9, {"megatron/timeless": 1.0})]
 
 
+@pytest.mark.parametrize("attributes", [{}, {"step": 1}])
+def test_points_without_a_time_may_return_to_a_former_value(
+    attributes: dict[str, object],
+) -> None:
+    bench = Bench()
+    shown: list[object] = []
+
+    for value in (1.0, 2.0, 1.0):
+        bench.tick(10)
+        shown += [row[3] for row in sent(bench, gauge("a", value, 0, attributes))]
+
+    assert shown == [{"megatron/a": value} for value in (1.0, 2.0, 1.0)]
+
+
 def test_a_service_without_a_name_has_no_role() -> None:
     bench = Bench()
 
