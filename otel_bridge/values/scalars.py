@@ -252,7 +252,7 @@ def own_text(value: object) -> str | None:
 
     ``None`` without one.
 
-    What ``__str__`` raises is raised. An exception whose arguments are not plain has none: it would
+    What ``__str__`` raises is raised. An exception whose arguments are not plain has none: it may
     show their ``repr()``.
     """
     # bytes and the like have a __str__, which is their repr().

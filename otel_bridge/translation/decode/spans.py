@@ -281,9 +281,9 @@ def finish_reason_of(attributes: Mapping[str, Json]) -> str | None:
 def first_of(attributes: Mapping[str, Json], keys: Iterable[str]) -> Json:
     """Return the value of the first of *keys* that is present.
 
-    ``key#field`` is a field of a JSON object.
+    ``key#field`` is a field of a JSON object, absent when the object lacks it.
 
-    ``None`` when none is present, or the object lacks the field.
+    ``None`` when none is present.
     """
     for key in keys:
         name, _, inner = key.partition("#")
