@@ -461,13 +461,13 @@ class RunningSteps:
         self._next: dict[str, int] = stored["next"]
         self._steps: dict[Position, int] = dict(stored["steps"])
         self._last_first: Position = 0
+        self._is_stored = True
 
     def of(self, rows: Sequence[Row]) -> Mapping[Position, int]:
         """Return the steps of *rows*, all without a step, by position; those of the call before are among them.
 
         What the memory raises is raised, before any data is sent.
         """
-        before = len(self._steps)
         for row in rows:
             # Those without a position are dead letters that are tried again, each another row.
             if row.position and row.position in self._steps:
@@ -477,7 +477,9 @@ class RunningSteps:
                 step = max(step, self._next.get(key, 0))
             self._next.update(dict.fromkeys(row.values, step + 1))
             self._steps[row.position] = step
-        if len(self._steps) > before:
+            self._is_stored = False
+        # Also those of a call before, which the memory did not take.
+        if rows and not self._is_stored:
             self._store(rows[0].position)
         return self._steps
 
@@ -489,12 +491,13 @@ class RunningSteps:
         # The call before is kept too, because a kill may come before the bridge stored its
         # position.
         oldest = min(self._last_first, first)
-        self._last_first = first
         for position in tuple(self._steps):
             if position < oldest:
                 del self._steps[position]
         stored = {"next": self._next, "steps": [*self._steps.items()]}
         self._memory.put(_RUNNING_STEPS, json.dumps(stored).encode())
+        self._last_first = first
+        self._is_stored = True
 
 
 def destination_of(settings: ExporterSettings) -> dict[str, str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import otel_bridge_mlflow
-from otel_bridge.errors import PermanentError
+from otel_bridge.errors import JournalError, PermanentError
 from otel_bridge.exporter import RunInfo, RunningSteps, WritesAlerts, WritesSummary
 from otel_bridge.records import Distribution, Row, Value
 from otel_bridge.testing import MemoryTable, samples
@@ -48,6 +48,15 @@ def stepless(key: str, value: float, position: int) -> Row:
         time_unix_ns=time,
         position=position,
     )
+
+
+class FullTable(MemoryTable):
+    is_full = True
+
+    def put(self, key: str, value: bytes) -> None:
+        if self.is_full:
+            raise JournalError("the disk is full")
+        super().put(key, value)
 
 
 START_MS = samples.START_UNIX_NS // 1_000_000
@@ -286,12 +295,28 @@ def test_running_steps_forget_positions_two_calls_back() -> None:
 def test_dead_letters_without_a_step_that_are_tried_again_have_steps_of_their_own() -> (
     None
 ):
-    steps = RunningSteps(MemoryTable())
+    memory = MemoryTable()
+    steps = RunningSteps(memory)
     steps.of([stepless("cpu", 0.0, position) for position in (1, 2, 3)])
 
     again = [steps.of([stepless("cpu", 1.0, 0)])[0] for _ in range(2)]
+    after_a_restart = RunningSteps(memory).of([stepless("cpu", 2.0, 4)])
 
-    assert again == [3, 4]
+    assert (again, after_a_restart[4]) == ([3, 4], 5)
+
+
+def test_steps_that_the_memory_did_not_take_are_stored_before_their_rows_are_sent() -> (
+    None
+):
+    memory = FullTable()
+    rows = [stepless("cpu", 0.0, 1)]
+    steps = RunningSteps(memory)
+    with pytest.raises(JournalError):
+        steps.of(rows)
+    memory.is_full = False
+
+    assert steps.of(rows) == {1: 0}
+    assert RunningSteps(memory).of([stepless("cpu", 0.0, 2)]) == {1: 0, 2: 1}
 
 
 def test_the_good_values_of_a_bad_row_arrive_and_its_error_names_the_bad_key(
