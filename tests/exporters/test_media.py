@@ -474,6 +474,24 @@ def test_wandb_shows_media_of_its_own_types_in_the_history(
 
 
 @pytest.mark.slow
+def test_a_page_whose_text_is_the_path_of_a_page_here_does_not_send_that_one(
+    run: RunInfo, tmp_path: Path
+) -> None:
+    own = tmp_path / "own.html"
+    own.write_text("a secret of this machine")
+    settings = wandb_exporter.read_settings({"WANDB_MODE": "offline"}, tmp_path)
+    writer = open_writer(wandb_exporter, run, settings, MemoryTable())
+    record = media("page", text(str(own), "html"), position=1)
+    assert deliver(writer, [record]) == []
+    writer.end(Status.FINISHED)
+
+    (directory,) = offline_directories(run.folder, run.id)
+    (row,) = read_offline_run(directory).rows
+    page = (directory / "files" / row[record.key]["path"]).read_text()
+    assert (str(own) in page, "secret" in page) == (True, False)
+
+
+@pytest.mark.slow
 def test_wandb_plays_sounds_and_films(run: RunInfo, tmp_path: Path) -> None:
     settings = wandb_exporter.read_settings({"WANDB_MODE": "offline"}, tmp_path)
     writer = open_writer(wandb_exporter, run, settings, MemoryTable())

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import html
+import io
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -171,7 +172,7 @@ class WandbMedia:
 
         A text and its caption are escaped, bytes that are not UTF-8 are replaced.
 
-        A page of HTML stays as the user made it, without a caption, for which it has no place.
+        A page of HTML is not escaped, and has no place for a caption.
         """
         text = item.data.decode("utf-8", "replace")
         if item.kind != "html":
@@ -181,7 +182,8 @@ class WandbMedia:
             text = (
                 f'{title}<pre style="white-space: pre-wrap">{html.escape(text)}</pre>'
             )
-        return self._wandb.Html(text)
+        # As a file: of a text that is the path of a page here, wandb would send that page.
+        return self._wandb.Html(io.StringIO(text))
 
     def _table(self, record: MediaRecord, item: MediaItem, folder: Path) -> object:
         """Return a ``wandb.Table`` that allows mixed types, which wandb refuses by default.
