@@ -130,11 +130,12 @@ def dead_letter_of(
     """Return dead letters, oldest first: all, or those of *ids*; ids that do not exist are passed over."""
     condition = ""
     if ids is not None:
-        condition = f"WHERE dead_letters.id IN ({','.join('?' * len(ids))})"
+        # As one text: SQLite limits the variables of a statement, and their numbers to 64 bits.
+        condition = "WHERE dead_letters.id IN (SELECT value FROM json_each(?))"
     rows = sql.execute(
         "SELECT dead_letters.id, destination, exporter, position, kind, record_id, reason, time_unix_ns, data "  # noqa: S608
         f"FROM dead_letters JOIN destinations ON destinations.id = destination {condition} ORDER BY dead_letters.id",
-        tuple(ids or ()),
+        () if ids is None else (json.dumps(list(ids)),),
     )
     return [StoredDeadLetter(*row) for row in rows]
 

@@ -303,6 +303,22 @@ def test_dead_letters_are_kept_counted_and_can_be_discarded(tmp_path: Path) -> N
     )
 
 
+def test_dead_letters_are_looked_up_by_more_ids_and_larger_ones_than_sqlite_takes(
+    tmp_path: Path,
+) -> None:
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    at = ledger.destination("mlflow", {})
+    for position in (4, 5):
+        ledger.dead_letter(
+            at.id, position, 0, b"[]", record_id=f"m:i:{position}", reason="odd"
+        )
+
+    letters = ledger.view().dead_letters([*range(2, 300_000), 10**30, -(10**30)])
+
+    assert [letter.id for letter in letters] == [2]
+    assert ledger.view().dead_letters([]) == []
+
+
 def test_a_record_that_is_refused_again_stays_one_dead_letter_with_the_last_reason(
     tmp_path: Path,
 ) -> None:
