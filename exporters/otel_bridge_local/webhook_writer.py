@@ -1,9 +1,9 @@
 """Posts each alert of a run once to ``OTEL_BRIDGE_ALERT_WEBHOOK``, in Slack's format: the exporter ``webhook``.
 
 Before a request the alert's id is stored as begun. A clear refusal (no connection, 429, 5xx
-except 504) deletes it, and the bridge retries. If the outcome is unknown (no answer, 408, 504, or a
-kill), the alert is not sent again: a person would be called twice. Such alerts are counted as left
-out.
+except 504 and 524) deletes it, and the bridge retries. If the outcome is unknown (no answer, 408,
+504, 524, or a kill), the alert is not sent again: a person would be called twice. Such alerts are
+counted as left out.
 
 The address is a secret. Errors of requests and urllib3 name it, so that no text of theirs leaves
 this module. The bridge tries again after a `RetryableError`, waits for a person after a
@@ -54,7 +54,7 @@ _SIGNS = {
 }
 _NO_ANSWER = "no answer"
 # A timeout of the server, or of a proxy before it: the message may have been posted.
-_UNKNOWN = frozenset({408, 504})
+_UNKNOWN = frozenset({408, 504, 524})
 # The message, not the address, is at fault: another alert may pass.
 _REFUSED = frozenset({400, 413, 422})
 _HELP = f"check {ALERT_WEBHOOK.name} where the bridge runs; make another address if this one was withdrawn"

@@ -136,7 +136,7 @@ def test_a_webhook_that_cannot_be_reached_is_retried(tmp_path: Path) -> None:
     assert (raised.value.position, running.titles) == (1, ["kl"])
 
 
-@pytest.mark.parametrize("fault", ["reset", "hang", "drip", 408, 504])
+@pytest.mark.parametrize("fault", ["reset", "hang", "drip", 408, 504, 524])
 def test_an_alert_whose_outcome_is_unknown_is_counted_and_not_posted_again(
     tmp_path: Path,
     fault: Answer,
