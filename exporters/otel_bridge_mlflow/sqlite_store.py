@@ -174,7 +174,7 @@ def write_ahead(path: Path) -> None:
         )
         return
     # The mode is kept in the file, so that it holds for every later connection of any program.
-    with closing(sqlite3.connect(path, timeout=20)) as database:
+    with closing(_connected(path, create=True)) as database:
         database.execute("PRAGMA journal_mode=WAL")
 
 

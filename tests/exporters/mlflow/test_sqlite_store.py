@@ -10,6 +10,7 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -378,6 +379,23 @@ def test_write_ahead_mode_is_ignored_on_a_network_file_system(
     with closing(sqlite3.connect(tmp_path / "mlflow.db")) as database:
         assert database.execute("PRAGMA journal_mode").fetchone() == ("delete",)
     assert "needs a local disk" in caplog.text
+
+
+def test_write_ahead_mode_waits_for_a_lock_no_longer_than_the_other_calls_before_a_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mlflow_reading.database(tmp_path)
+    waits: list[float] = []
+    connect = sqlite3.connect
+
+    def noted(*arguments: Any, timeout: float, **options: Any) -> sqlite3.Connection:
+        waits.append(timeout)
+        return connect(*arguments, timeout=timeout, **options)
+
+    monkeypatch.setattr(sqlite3, "connect", noted)
+    write_ahead(tmp_path / "mlflow.db")
+
+    assert waits == [5.0]
 
 
 def test_revisions_that_cannot_be_read_leave_the_schema_to_mlflow(
