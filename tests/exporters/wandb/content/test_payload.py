@@ -16,6 +16,14 @@ from otel_bridge_wandb.content.payload import MAX_LINE_BYTES, bins_of, payload_o
 TIME_S = samples.START_UNIX_NS / 1e9
 
 
+class Bins:
+    """The part of a ``wandb.Histogram`` that its length is taken from."""
+
+    def __init__(self, counts: list[int], edges: list[float]) -> None:
+        del edges
+        self.histogram = counts
+
+
 def histogram(counts: list[int], edges: list[float]) -> object:
     return ("histogram", counts, edges)
 
@@ -76,8 +84,19 @@ def test_a_row_beyond_wandbs_line_limit_is_refused_instead_of_skipped_in_silence
     beyond = {f"{n:06}{'k' * 400}": float(n) for n in range(26_000)}
 
     assert len(payload_of(row(fits), histogram) or {}) == 20_002
-    with pytest.raises(PermanentError, match=f"more than {MAX_LINE_BYTES} bytes"):
-        payload_of(row(beyond), histogram)
+    # A control character is six bytes of JSON.
+    for too_long in (beyond, {"\x01" * 2_000_000: 1.0}):
+        with pytest.raises(PermanentError, match=f"more than {MAX_LINE_BYTES} bytes"):
+            payload_of(row(too_long), histogram)
+
+
+def test_the_names_of_the_parts_of_many_histograms_count_as_part_of_the_line() -> None:
+    edges = (-1.2345678901234567e-300, 1.2345678901234567e-300)
+    few = Distribution(2, 3.0, *edges)
+    values = {f"{n:06}": few for n in range(90_000)}
+
+    with pytest.raises(PermanentError, match="W&B's limit of a row"):
+        payload_of(row(cast("dict[str, Value]", values)), Bins)
 
 
 @pytest.mark.parametrize(
