@@ -160,25 +160,24 @@ class LineLedger:
 
         The memory forgets the rest, whose numbers are free: else it would be awaited for ever.
         """
-        entry = self._entries[-1]
+        entry = self._entries.pop()
         self.next = entry.start + count
-        if count and entry.table:
-            # Stored again with both times, by which the file of this increment is recognised after
-            # a kill.
-            entry = dataclasses.replace(self._entries.pop(), until_unix_ms=now_unix_ms)
-            self._put(entry)
-        done = entry.positions if entry.table else entry.positions[:count]
-        if count:
-            self._logged = max(self._logged, done[-1])
-            self._tail = max(self._tail, done[-1])
-            for position in done:
-                self._lost.pop(position, None)
-        # The others were announced and not logged: their numbers are used by the next lines.
-        if self.next < entry.end:
-            self._entries.pop()
+        # None was logged: their numbers are used by the next lines.
+        if not count:
             self._memory.delete(_key(entry.start))
-            if count:
-                self._put(dataclasses.replace(entry, positions=done))
+            return
+        remaining = dataclasses.replace(entry, positions=entry.positions[:count])
+        if entry.table:
+            # Both times, by which the file of this increment is recognised after a kill.
+            remaining = dataclasses.replace(entry, until_unix_ms=now_unix_ms)
+        # Before the memory, which may raise: what was logged must not be logged again.
+        self._entries.append(remaining)
+        self._logged = max(self._logged, remaining.positions[-1])
+        self._tail = max(self._tail, remaining.positions[-1])
+        for position in remaining.positions:
+            self._lost.pop(position, None)
+        if remaining != entry:
+            self._memory.put(_key(entry.start), _encode(remaining))
 
     def passed(self, position: Position) -> None:
         """Note that the record at *position* has no line."""

@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
+import pytest
+
+from otel_bridge.errors import JournalError
 from otel_bridge.testing import MemoryTable
 from otel_bridge_wandb.online.line_ledger import MAX_SENT, LineLedger
+
+
+class FullTable(MemoryTable):
+    is_full = False
+
+    def put(self, key: str, value: bytes) -> None:
+        if self.is_full:
+            raise JournalError("the disk is full")
+        super().put(key, value)
 
 
 def logged(lines: LineLedger, *positions: int) -> None:
@@ -66,6 +78,24 @@ def test_lines_that_were_announced_and_never_logged_are_void() -> None:
     lines.advance(2)
 
     assert (lines.next, lines.durable(), LineLedger(memory, 2).durable()) == (2, 3, 3)
+
+
+def test_an_increment_that_was_logged_is_not_due_again_when_the_memory_is_full_behind_it() -> (
+    None
+):
+    memory = FullTable()
+    lines = LineLedger(memory, 0)
+    lines.announce([1, 2], "t", 1000)
+    memory.is_full = True
+    with pytest.raises(JournalError):
+        lines.logged(1, 1005)
+    memory.is_full = False
+    due = list(lines.due([1, 2, 3]))
+    lines.advance(1)
+    waiting = lines.durable()
+    lines.committed({"t": [1002]})
+
+    assert (due, waiting, lines.durable()) == ([3], 0, 2)
 
 
 def test_an_increment_is_safe_only_when_its_file_is_committed() -> None:
