@@ -469,15 +469,21 @@ def _log_rows(opened: OpenRun, lines: Sequence[tuple[Row, dict[str, object]]]) -
                     # Within the block, behind its rows: one change of threads for both.
                     opened.axes.send_definitions()
         except (TypeError, ValueError) as exc:  # raised before the row is sent
-            raise refused(str(exc), lines[len(logged)][0].position) from exc
+            raise refused(str(exc), _reached(lines, logged)) from exc
         except (
             ExporterError
         ) as exc:  # of a block of rows; some of them may have arrived
             exc.position = lines[start][0].position
             raise
         except Exception as exc:
-            position = lines[len(logged)][0].position
-            raise outcome(exc, "logging a row", position) from exc
+            raise outcome(exc, "logging a row", _reached(lines, logged)) from exc
+
+
+def _reached(
+    lines: Sequence[tuple[Row, dict[str, object]]], logged: Sequence[object]
+) -> Position:
+    """Return the position of the first row that was not logged; of the last one if its definitions failed."""
+    return lines[min(len(logged), len(lines) - 1)][0].position
 
 
 def _log_table(

@@ -21,11 +21,12 @@ from otel_bridge.records import Json, Row, Status
 from otel_bridge.testing import MemoryTable, deliver, open_writer, samples
 from otel_bridge.testing.samples import run_info
 from otel_bridge_wandb import exporter
+from otel_bridge_wandb.definitions import Definitions
 from otel_bridge_wandb.sdk import service_process
 from support.bridge.bridge_doubles import until
 from support.trackers import wandb_online_runs as online
 from support.trackers.wandb_backend.server import WandbServer
-from support.trackers.wandb_online_runs import blocked, made, rows
+from support.trackers.wandb_online_runs import blocked, losses, made, rows
 
 server, memory, opened = online.server, online.memory, online.opened
 
@@ -349,3 +350,24 @@ def test_wandb_resume_of_the_job_is_honoured_wherever_the_bridge_is(
         return
     with pytest.raises(BlockedError, match=said):
         exporter.open(run, settings, memory)
+
+
+def test_definitions_that_cannot_be_sent_behind_the_last_row_are_retried_and_the_rows_are_there_once(
+    server: WandbServer,
+    opened: Callable[[], RunWriter],
+    run: RunInfo,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    writer = opened()
+
+    def gone(definitions: Definitions, *, now: bool = False) -> None:
+        raise ConnectionError("the service is gone")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Definitions, "send_definitions", gone)
+        with pytest.raises(RetryableError, match="the service is gone") as raised:
+            writer.write_rows(rows(1, 3))
+    writer.write_rows(rows(3, 4))
+    writer.end(Status.FINISHED)
+
+    assert (raised.value.position, losses(server, run)) == (3, [1, 2, 3, 4])
