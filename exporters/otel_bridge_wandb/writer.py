@@ -117,6 +117,7 @@ class WandbRunWriter:
         self._ended = False
         self._configs: dict[str, dict[str, object]] = {}
         self._summary: dict[str, object] = {}
+        self._replaced: set[str] = set()
 
     @property
     def url(self) -> str | None:
@@ -144,10 +145,14 @@ class WandbRunWriter:
                 break
             if line is not None:
                 lines.append((row, line))
+        # Before the rows: those that are logged before an error do not come again.
+        if self._summary:
+            for _, line in lines:
+                self._replaced |= self._summary.keys() & line.keys()
         _log_rows(opened, lines)
         # Behind the rows, because W&B takes the last value that it got.
-        if self._summary:
-            self._keep_summary(opened, lines)
+        if self._replaced:
+            self._keep_summary(opened)
         if bad is not None:
             # It has no line, so that nothing must wait for one.
             opened.store.passed(bad.position or 0)
@@ -265,18 +270,14 @@ class WandbRunWriter:
             self._summary |= entries
             opened.run.summary.update(entries)
 
-    def _keep_summary(
-        self, opened: OpenRun, lines: Sequence[tuple[Row, dict[str, object]]]
-    ) -> None:
+    def _keep_summary(self, opened: OpenRun) -> None:
         """Set entries again that rows replaced: W&B makes each row's values the summary's.
 
         Raises as `write_summary`; the rows are logged already, and are not logged again.
         """
-        keys = set[str]().union(*(line for _, line in lines))
-        replaced = only(self._summary, keys)
-        if replaced:
-            with as_bridge_errors("writing the summary"):
-                opened.run.summary.update(replaced)
+        with as_bridge_errors("writing the summary"):
+            opened.run.summary.update(only(self._summary, self._replaced))
+        self._replaced.clear()
 
     def write_alerts(self, alerts: Sequence[Alert]) -> None:
         """Raise *alerts*, each once.

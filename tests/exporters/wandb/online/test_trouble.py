@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from otel_bridge.errors import BlockedError, RetryableError
-from otel_bridge.exporter import RunInfo, RunWriter
+from otel_bridge.exporter import RunInfo, RunWriter, WritesSummary
 from otel_bridge.records import Json, Row, Status
 from otel_bridge.testing import MemoryTable, deliver, open_writer, samples
 from otel_bridge.testing.samples import run_info
@@ -371,3 +371,32 @@ def test_definitions_that_cannot_be_sent_behind_the_last_row_are_retried_and_the
     writer.end(Status.FINISHED)
 
     assert (raised.value.position, losses(server, run)) == (3, [1, 2, 3, 4])
+
+
+def test_a_summary_that_a_row_replaced_before_the_call_failed_is_set_again(
+    server: WandbServer,
+    opened: Callable[[], RunWriter],
+    run: RunInfo,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    writer = opened()
+    assert isinstance(writer, WritesSummary)
+    writer.write_summary("trainer", {"trainer/best": 7.0})
+    given = samples.placed([samples.row(1, {"best": 1.0}), samples.row(2, {"loss": 2})])
+    of_wandb: Any = importlib.import_module("wandb.sdk.wandb_run").Run
+    log = of_wandb.log
+
+    def log_best_alone(run: object, line: Mapping[str, object]) -> None:
+        if "trainer/best" not in line:
+            raise ConnectionError("the service is gone")
+        log(run, line)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(of_wandb, "log", log_best_alone)
+        with pytest.raises(RetryableError):
+            writer.write_rows(given)
+    writer.write_rows(given[1:])
+    writer.end(Status.FINISHED)
+
+    assert server.run(run.id).summary["trainer/best"] == 7
+    assert losses(server, run) == [2]
