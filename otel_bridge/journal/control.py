@@ -173,6 +173,16 @@ def delete_control_request(folder: RunFolder, request: ControlRequest) -> bool:
     return _deleted(folder.control_dir / request.name)
 
 
+def delete_handovers(folder: RunFolder) -> None:
+    """Delete each request to hand over: of a bridge that has ended, or by who no longer waits for the folder."""
+    for name in names_in(folder.control_dir):
+        path = folder.control_dir / name
+        with contextlib.suppress(OSError):
+            request = _parsed(read_regular(path), name)
+            if request is not None and request.kind == "handover":
+                path.unlink()
+
+
 def _deleted(path: Path) -> bool:
     try:
         path.unlink()

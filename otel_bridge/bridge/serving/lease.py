@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from otel_bridge.bridge.options import BridgeOptions
 from otel_bridge.errors import FolderLockedError, JournalError
-from otel_bridge.journal.control import HANDOVER_S, send_control
+from otel_bridge.journal.control import HANDOVER_S, delete_handovers, send_control
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.locks import RecordLock
 from otel_bridge.journal.machine import this_host
@@ -77,7 +77,10 @@ class FolderLease:
             raise
         if lock is not None:  # the lock of a folder that was deleted
             lock.release()
-        return cls(folder, take_lock(folder, options, log_line), log_line)
+        lock = take_lock(folder, options, log_line)
+        # They asked the bridge before, which was killed or ended first: this one would end at once.
+        delete_handovers(folder)
+        return cls(folder, lock, log_line)
 
     def kept(self) -> bool:
         """Return whether the folder is still held; ``False`` for good once it was not.
@@ -153,6 +156,8 @@ def take_lock(
         _kill_holder(folder, log_line)
         if _acquired(lock, HANDOVER_S):
             return lock
+        # Nobody waits for the folder any more: a bridge that obeyed now would leave the run unserved.
+        delete_handovers(folder)
     holder = folder.holder()
     owner = "another process"
     if holder is not None:

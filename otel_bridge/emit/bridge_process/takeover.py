@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 
 from otel_bridge.errors import JournalError
-from otel_bridge.journal.control import HANDOVER_S, send_control
+from otel_bridge.journal.control import HANDOVER_S, delete_handovers, send_control
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.locks import probe
 from otel_bridge.journal.report import Report
@@ -59,5 +59,7 @@ def take_over(folder: RunFolder) -> None:
                 if pid and pid == folder.bridge_pid():
                     with contextlib.suppress(OSError):
                         os.kill(pid, signal.SIGKILL)
+                # Nobody waits for the folder any more: a bridge must not obey later.
+                delete_handovers(folder)
                 return
             time.sleep(_POLL_S)

@@ -272,6 +272,26 @@ def test_a_process_that_only_has_the_id_of_an_earlier_bridge_is_not_killed(
     assert codes == (-signal.SIGKILL, None)
 
 
+def test_a_drain_that_killed_a_hanging_bridge_delivers_the_run_and_does_not_obey_its_own_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease, "HANDOVER_S", 0.2)
+    folder, recorder = run_folder(tmp_path), RecordingTracker()
+    process = Process.start(folder, "memory")
+    process.log(3)
+    process.end()
+
+    with (
+        python("input()") as bystander,
+        python(HANGING_BRIDGE, folder.path, bystander.pid) as bridge,
+    ):
+        assert line_of(bridge) == "locked"
+        host = served(tmp_path, options(("memory", recorder), takeover=True))
+
+    assert host.progress()[RUN].outcome is Outcome.DONE
+    assert written(recorder) == process.row_ids
+
+
 def test_asked_to_finish_the_run_ends_although_its_process_lives(
     tmp_path: Path,
 ) -> None:

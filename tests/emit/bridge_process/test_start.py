@@ -354,6 +354,8 @@ def test_only_the_bridge_that_holds_the_lock_is_killed_for_it(
         codes = (bridge.wait(), bystander.poll())
 
     assert codes == (-signal.SIGKILL, None)
+    # Or the next bridge would hand the folder over to nobody.
+    assert receive_control(folder) == []
 
 
 @pytest.fixture
