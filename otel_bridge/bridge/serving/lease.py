@@ -150,10 +150,12 @@ def take_lock(
     if lock.acquire():
         return lock
     if options.takeover:
+        # Before the request: afterwards the lock may be that of another bridge.
+        asked_pid = folder.bridge_pid()
         send_control(folder, "handover")
         if _acquired(lock, HANDOVER_S):
             return lock
-        _kill_holder(folder, log_line)
+        _kill_holder(folder, asked_pid, log_line)
         if _acquired(lock, HANDOVER_S):
             return lock
         # Nobody waits for the folder any more: a bridge that obeyed now would leave the run unserved.
@@ -179,18 +181,20 @@ def _refuse_other_host(folder: RunFolder) -> None:
         )
 
 
-def _kill_holder(folder: RunFolder, log_line: Callable[[str], None]) -> None:
-    """Kill a bridge that does not hand over, which loses no data.
+def _kill_holder(
+    folder: RunFolder, asked_pid: int, log_line: Callable[[str], None]
+) -> None:
+    """Kill the bridge *asked_pid* that does not hand over, which loses no data.
 
-    Nothing is killed when the holder has no id here (`RunFolder.bridge_pid`), and when it is a
-    launcher, because that runs a command. The caller then waits for the lock in vain. Raises
-    `JournalError` when the lock cannot be probed.
+    Nothing is killed when the holder is another one by now or has no id here
+    (`RunFolder.bridge_pid`), and when it is a launcher, because that runs a command. The caller
+    then waits for the lock in vain. Raises `JournalError` when the lock cannot be probed.
     """
     report = read_report(folder)
     if report is not None and report.launcher:
         return
     pid = folder.bridge_pid()
-    if pid:
+    if pid and pid == asked_pid:
         log_line(
             f"the bridge {pid} does not hand over within {HANDOVER_S:.0f} s and is killed"
         )

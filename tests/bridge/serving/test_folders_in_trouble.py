@@ -18,8 +18,13 @@ from otel_bridge.bridge.run_bridge import RunBridge
 from otel_bridge.bridge.serving import active_runs, lease
 from otel_bridge.bridge.serving.run_outcome import Outcome, RunStatus
 from otel_bridge.bridge.supervisor import BridgeSupervisor
-from otel_bridge.errors import BlockedError, JournalError, JournalFullError
-from otel_bridge.journal.control import send_control
+from otel_bridge.errors import (
+    BlockedError,
+    FolderLockedError,
+    JournalError,
+    JournalFullError,
+)
+from otel_bridge.journal.control import Kind, receive_control, send_control
 from otel_bridge.journal.folder import RunFolder
 from otel_bridge.journal.locks import probe
 from otel_bridge.records import Status
@@ -290,6 +295,36 @@ def test_a_drain_that_killed_a_hanging_bridge_delivers_the_run_and_does_not_obey
 
     assert host.progress()[RUN].outcome is Outcome.DONE
     assert written(recorder) == process.row_ids
+
+
+def test_a_bridge_that_was_not_asked_to_hand_over_is_not_killed_and_gets_no_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease, "HANDOVER_S", 0.2)
+    folder = run_folder(tmp_path)
+    how = options(takeover=True)
+
+    with (
+        python(HANGING_BRIDGE, folder.path, os.getpid()) as asked,
+        python("input()\n" + HANGING_BRIDGE, folder.path, os.getpid()) as successor,
+    ):
+        assert line_of(asked) == "locked"
+
+        def send(folder: RunFolder, kind: Kind) -> None:
+            send_control(folder, kind)
+            asked.kill()
+            asked.wait()
+            assert successor.stdin is not None
+            successor.stdin.write("\n")
+            successor.stdin.flush()
+            assert line_of(successor) == "locked"
+
+        monkeypatch.setattr(lease, "send_control", send)
+        with pytest.raises(FolderLockedError):
+            lease.take_lock(folder, how, lambda _: None)
+        alive = successor.poll() is None
+
+    assert (alive, receive_control(folder)) == (True, [])
 
 
 def test_asked_to_finish_the_run_ends_although_its_process_lives(
