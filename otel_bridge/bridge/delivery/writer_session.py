@@ -289,7 +289,11 @@ class WriterSession:
         then as before.
         """
         call = batch.calls[0]
-        is_named = isinstance(error, ExporterError) and error.position is not None
+        # Another position is a writer's error: the first record may be sound.
+        is_named = (
+            isinstance(error, ExporterError)
+            and error.position == call.records[0].position
+        )
         if not is_named and len(call.records) > 1:
             batch.calls.popleft()
             # At most log2(n) halvings find a bad record, and the good ones are written on the way.

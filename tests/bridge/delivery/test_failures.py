@@ -75,6 +75,29 @@ def test_a_permanent_error_that_names_no_record_is_narrowed_down_by_halves(
     ]
 
 
+@pytest.mark.parametrize("named", [0, 3, 99])
+@pytest.mark.parametrize("ordered", [True, False])
+def test_a_permanent_error_that_names_no_record_of_the_call_costs_only_the_bad_one(
+    tmp_path: Path, named: int, ordered: bool
+) -> None:
+    tracker = Tracker(
+        ordered=ordered,
+        fails=lambda records: (
+            PermanentError("no", position=named)
+            if 6 in {record.position for record in records}
+            else None
+        ),
+    )
+    bench = Bench(tmp_path, tracker)
+    bench.ledger.commit(
+        [row(1), row(2), rollout(3), row(4), row(5), row(6), row(7), row(8)]
+    )
+
+    bench.run()
+
+    assert bench.dead() == [(6, "no")]
+
+
 def test_a_writer_that_fails_at_every_record_blocks_instead_of_refusing_everything_for_good(
     tmp_path: Path,
 ) -> None:
