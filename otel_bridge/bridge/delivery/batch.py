@@ -47,13 +47,13 @@ _ORDER: Mapping[type, int] = {
     Row: 1,
     MediaRecord: 2,
     RolloutRecord: 3,
-    PlainTrace: 3,
-    Evaluation: 4,
-    Summary: 5,
-    Alert: 6,
+    PlainTrace: 4,
+    Evaluation: 5,
+    Summary: 6,
+    Alert: 7,
 }
-"""In a batch that is sorted by kind, evaluations follow the rollouts that they belong to, and
-summaries the rows."""
+"""In a batch that is sorted by kind, late spans and evaluations follow the rollouts that they belong
+to, and summaries the rows."""
 _SIGNAL_KINDS = {
     "metrics": (codec.ROW, codec.MEDIA),
     "traces": (codec.ROLLOUT, codec.TOKEN_VIEW),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from otel_bridge.bridge.delivery.batch import calls_of
 from otel_bridge.bridge.ledger.codec import encode_value
 from otel_bridge.errors import RetryableError
+from otel_bridge.records import PlainTrace, Record
 from support.bridge.delivery_bench import Bench, Tracker, end, late, rollout, row
 
 
@@ -43,6 +45,17 @@ def test_a_tracker_without_order_gets_a_window_sorted_by_kind(tmp_path: Path) ->
         ("rollouts", (2, 5)),
         ("late", (3,)),
     ]
+
+
+def test_rollouts_and_plain_traces_in_turn_are_one_call_each_without_an_order() -> None:
+    records: list[Record] = []
+    for position in (1, 3):
+        records.append(rollout(position))
+        records.append(PlainTrace(str(position), None, "serve", 1, 2))
+
+    calls = calls_of(records, ordered=False)
+
+    assert [call.records for call in calls] == [records[::2], records[1::2]]
 
 
 def test_of_a_window_without_order_only_the_calls_that_failed_are_made_again(
