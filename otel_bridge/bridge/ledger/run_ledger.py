@@ -336,8 +336,9 @@ class Ledger:
                 (added, destination_id),
             )
             sql.execute(
-                "UPDATE dead_letters SET data = x'' WHERE id = (SELECT max(id) FROM dead_letters) - ?",
-                (DEAD_LETTERS_KEPT,),
+                "UPDATE dead_letters SET data = x'' WHERE id = (SELECT id FROM dead_letters WHERE destination = ? "
+                "ORDER BY position DESC LIMIT 1 OFFSET ?)",
+                (destination_id, DEAD_LETTERS_KEPT),
             )
         return added
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from otel_bridge.bridge.ledger import run_ledger
 from otel_bridge.bridge.ledger.database import open_for_reading
 from otel_bridge.bridge.ledger.queries import SegmentPosition
 from otel_bridge.bridge.ledger.run_ledger import Ledger
@@ -317,6 +318,27 @@ def test_dead_letters_are_looked_up_by_more_ids_and_larger_ones_than_sqlite_take
 
     assert [letter.id for letter in letters] == [2]
     assert ledger.view().dead_letters([]) == []
+
+
+def test_a_tracker_that_refuses_everything_releases_the_content_of_no_other_trackers_letters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_ledger, "DEAD_LETTERS_KEPT", 2)
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    at = ledger.destination("wandb", {})
+    other = ledger.destination("mlflow", {})
+    ledger.dead_letter(other.id, 1, 0, b"[]", record_id="1", reason="odd")
+
+    for position in range(1, 5):
+        record = f"{position}"
+        ledger.dead_letter(at.id, position, 0, b"[]", record_id=record, reason="odd")
+
+    kept = [
+        (letter.exporter, letter.position)
+        for letter in ledger.view().dead_letters()
+        if letter.data
+    ]
+    assert kept == [("mlflow", 1), ("wandb", 3), ("wandb", 4)]
 
 
 def test_a_record_that_is_refused_again_stays_one_dead_letter_with_the_last_reason(
