@@ -337,24 +337,29 @@ def read_segment(
             dead or its next segment existed. An unfinished tail then counts as a gap.
 
     Returns:
-        The header when *offset* is 0 and the header can be read, else ``None``; and the result of
-        the scan.
+        The header when *offset* is 0 and the header can be read and is of this name, else ``None``;
+        and the result of the scan.
 
     Raises:
         FormatVersionError: A newer version wrote the segment.
         JournalError: The file cannot be read, e.g. it was deleted.
     """
-    start = start_of(path.name.removesuffix(SUFFIX))
+    name = path.name.removesuffix(SUFFIX)
+    start = start_of(name)
     try:
         fd = open_regular(path)
     except OSError as exc:
         raise _error(exc, path, "cannot be opened") from exc
     try:
-        return _read(fd, offset, max(limit_bytes, HEAD_BYTES), final, start)
+        header, scanned = _read(fd, offset, max(limit_bytes, HEAD_BYTES), final, start)
     except OSError as exc:
         raise _error(exc, path, "cannot be read") from exc
     finally:
         os.close(fd)
+    # The frames of a renamed file are not read either, and its process may have no segment here.
+    if header is not None and segment_name(header.instance_id, header.number) != name:
+        header = None
+    return header, scanned
 
 
 def header_in(path: Path) -> SegmentHeader | None:

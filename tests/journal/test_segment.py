@@ -244,6 +244,16 @@ def test_a_damaged_header_leaves_the_frames_readable(tmp_path: Path) -> None:
     assert found == (None, ScanResult([frame], writer.offset, gap_bytes=end, gaps=1))
 
 
+def test_a_header_of_another_segment_counts_as_damaged(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path)
+    writer = SegmentWriter(folder.segments_dir, HEADER)
+    renamed = writer.path.rename(folder.segment_path("b1", 0))
+
+    header_read, _ = read_segment(renamed, 0, limit_bytes=MIB, final=False)
+
+    assert header_read is None
+
+
 def test_a_segment_of_a_newer_version_is_refused(tmp_path: Path) -> None:
     folder = run_folder(tmp_path)
     folder.segment_path("a1", 0).write_bytes(

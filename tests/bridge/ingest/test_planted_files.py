@@ -92,6 +92,21 @@ def test_a_segment_without_content_is_counted_once_also_by_later_bridges(
         bridge.close(time.monotonic() + 5)
 
 
+def test_a_renamed_segment_keeps_no_other_segment_of_its_run_waiting(
+    tmp_path: Path,
+) -> None:
+    folder, recorder = run_folder(tmp_path), RecordingTracker()
+    Process.start(folder, "memory").log(1)
+    (renamed,) = folder.segments()
+    renamed.path.rename(folder.segment_path("x", 0))
+    Process.start(folder, "memory").log(2)
+    bridge = open_bridge(folder, options(("memory", recorder)))
+
+    until(partial(_polled_to, bridge, recorder, 2))
+
+    bridge.close(time.monotonic() + 5)
+
+
 def test_each_malformed_control_request_is_left_out_alone_counted_and_logged(
     tmp_path: Path,
 ) -> None:
