@@ -440,7 +440,7 @@ def put_file(path: Path, data: bytes) -> None:
 
 
 def _make_base(base: Path) -> None:
-    """Create the base directory, and a ``.gitignore`` in it if otel-bridge chose its name.
+    """Create the base directory, and a ``.gitignore`` in it if it is new or otel-bridge chose its name.
 
     The run folders hold prompts and must not be committed by accident.
 
@@ -451,7 +451,7 @@ def _make_base(base: Path) -> None:
     try:
         base.mkdir(mode=0o700)
     except FileExistsError:
-        # No .gitignore in a directory that a person chose, which may hold other files.
+        # No .gitignore in a directory that a person made, which may hold other files.
         if base.name != DEFAULT_NAME:
             return
     ignore = base / ".gitignore"

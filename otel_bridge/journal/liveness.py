@@ -73,7 +73,8 @@ def alive(
     """Return whether the process that wrote *header* may still append.
 
     On this boot the lock on the life file decides, without one the process table. It never raises:
-    without any evidence a process of this boot counts as dead, but not for lack of a free file.
+    without any evidence a process of this boot counts as dead, but not for lack of a free file to
+    open its life file.
 
     Args:
         folder: Its run folder.

@@ -171,7 +171,7 @@ def _last_values(summaries: Sequence[Summary]) -> dict[str | None, dict[str, Sca
 
 
 def calls_of(records: Sequence[Record], *, ordered: bool) -> list[WriterCall]:
-    """Return the calls that write *records*, in their order; none for no records.
+    """Return the calls that write *records*, in their order if *ordered*; none for no records.
 
     Consecutive records of a kind share a call, because a row costs a tracker less the more rows a
     call has. Unordered (MLflow, Trackio), all records of a kind do. A config is a call of its own:

@@ -101,7 +101,7 @@ class FolderLease:
     def heartbeat(self) -> None:
         """Write a heartbeat when it is due; also while the run is idle.
 
-        A full disk is passed over: after a minute of silence another machine may take the folder,
+        An error, as of a full disk, is passed over: after a minute of silence another machine may take the folder,
         if the file system has no locks across machines.
         """
         if (

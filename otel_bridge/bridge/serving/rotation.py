@@ -202,8 +202,8 @@ class Rotation:
     ) -> list[RunBridge]:
         """Return the active runs that give way to waiting ones, the idlest first.
 
-        Empty while none waits. Decides ten times a second. A busy run gives way only while fewer
-        than a quarter of the limit leave, idle ones included.
+        Empty while none waits and the limit is kept, and for a tenth of a second after a decision.
+        A busy run gives way only while fewer than a quarter of the limit leave, idle ones included.
 
         Args:
             runs: The active runs.
