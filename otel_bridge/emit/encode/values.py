@@ -466,15 +466,18 @@ def _as_numpy(
         if isinstance(values, numpy.ma.MaskedArray):
             # asarray() would bring back what the user masked.
             array = cast("np.ma.MaskedArray[Any, Any]", values).compressed()
-            drop("none", math.prod(tuple(values.shape)) - array.size)
         else:
             array = numpy.asarray(values)
     except any_error_but_signals():
         # A tensor on a device, or one that keeps a gradient.
         return None
-    if array.dtype.kind in "fiub":
-        return array.astype(numpy.float64).ravel()
-    return None
+    if array.dtype.kind not in "fiub":
+        return None
+    # Only now: in a list the masked ones are counted as they are read.
+    masked = math.prod(tuple(values.shape)) - array.size
+    if masked:
+        drop("none", masked)
+    return array.astype(numpy.float64).ravel()
 
 
 def _collect(

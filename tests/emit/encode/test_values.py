@@ -217,6 +217,16 @@ def test_masked_numbers_of_an_array_are_left_out_and_counted() -> None:
     assert dict(drops) == {"none": 1}
 
 
+def test_a_masked_object_is_counted_once_and_nothing_where_none_is_masked() -> None:
+    drops = Drops()
+    objects = np.ma.array([1, 5, -3], mask=[False, True, False], dtype=object)
+
+    flat = flatten({"a": objects, "b": np.ma.array([1.0])}, drops)
+
+    assert flat == {"a": distribution_of([1.0, -3.0]), "b": distribution_of([1.0])}
+    assert dict(drops) == {"none": 1}
+
+
 def test_keys_of_a_row_beyond_their_limit_are_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
