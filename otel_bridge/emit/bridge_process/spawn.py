@@ -208,10 +208,12 @@ def _script_folders() -> set[str]:
         folders.add(os.getcwd())
     script = getattr(sys.modules.get("__main__"), "__file__", None)
     if isinstance(script, str):
-        folders |= {
-            os.path.dirname(os.path.abspath(script)),
-            os.path.dirname(os.path.realpath(script)),
-        }
+        # A profiler names its script as it was given, which may be relative.
+        with contextlib.suppress(OSError):
+            folders |= {
+                os.path.dirname(os.path.abspath(script)),
+                os.path.dirname(os.path.realpath(script)),
+            }
     return folders
 
 

@@ -266,6 +266,9 @@ def test_the_bridges_search_path_is_known_after_the_working_folder_was_deleted(
     deleted.rmdir()
 
     assert bridge_path(["src", "/extra"]) == ["/extra", package]
+    # As of a script below ``python -m cProfile``.
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", "train.py")
+    assert bridge_path(["src", "/extra"]) == ["/extra", package]
 
 
 def test_the_bridges_environment_keeps_what_forwarding_and_trackers_need() -> None:
