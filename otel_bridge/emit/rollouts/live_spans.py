@@ -108,6 +108,21 @@ def encoded_span(span: Span, extra: ExtraAttributes, run: EmitRun) -> bytes:
     return scope_spans.SerializeToString() + extra.spans
 
 
+_LIMITS = {
+    **dict.fromkeys(
+        (
+            "max_attributes", "max_span_attributes", "max_events", "max_event_attributes", "max_links",
+            "max_link_attributes",
+        ),
+        128,
+    ),
+    # It would cut JSON in half; content has limits of its own.
+    "max_attribute_length": SpanLimits.UNSET,
+    "max_span_attribute_length": SpanLimits.UNSET,
+}  # fmt: skip
+"""All of them, the numbers as the SDK has them: what is not given here, a variable gives."""
+
+
 class _Provider(TracerProvider):
     """Provides tracers without the environment: OTEL_SDK_DISABLED is intended for the program's own provider."""
 
@@ -116,16 +131,12 @@ class _Provider(TracerProvider):
 
         Its sampler, limits, ids and switch are given here.
         """
-        unset = SpanLimits.UNSET
         super().__init__(
             sampler=ALWAYS_ON,
             resource=Resource({}),
             shutdown_on_exit=False,
             id_generator=ids,
-            # A limit would cut JSON in half; content has limits of its own.
-            span_limits=SpanLimits(
-                max_attribute_length=unset, max_span_attribute_length=unset
-            ),
+            span_limits=SpanLimits(**_LIMITS),
         )
         self._disabled = False
 

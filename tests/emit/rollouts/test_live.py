@@ -580,6 +580,26 @@ def test_the_environment_of_stock_sdks_does_not_switch_it_off(
     assert sorted(by_name(run)) == ["chat policy", "rollout"]
 
 
+def test_the_limits_of_stock_sdks_take_nothing_that_the_program_sets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for limited in ("ATTRIBUTE", "SPAN_ATTRIBUTE", "SPAN_EVENT", "EVENT_ATTRIBUTE"):
+        monkeypatch.setenv(f"OTEL_{limited}_COUNT_LIMIT", "1")
+    run = MemoryRun()
+
+    with opened(run), chat("policy") as turn:
+        turn.span.set_attributes({"own.a": 1, "own.b": 2})
+        turn.span.add_event("a", {"x": 1, "y": 2})
+        turn.span.add_event("b")
+
+    span = by_name(run)["chat policy"]
+    assert {"own.a", "own.b"} <= attributes(span).keys()
+    assert [(event.name, len(event.attributes)) for event in span.events] == [
+        ("a", 2),
+        ("b", 0),
+    ]
+
+
 def test_no_number_is_drawn_from_the_program_s_generator() -> None:
     random.seed(3)
     before = random.getstate()
