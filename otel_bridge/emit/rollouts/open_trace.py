@@ -116,6 +116,7 @@ class SpanBlock(ABC):
             self.error = error
         # Forked inside: the span belongs to the parent.
         if os.getpid() == self._pid:
+            self._pid = 0  # a second end would record the span twice
             self._end()
         self.error = without_traceback(self.error)
 

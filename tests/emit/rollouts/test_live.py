@@ -600,6 +600,18 @@ def test_the_limits_of_stock_sdks_take_nothing_that_the_program_sets(
     ]
 
 
+def test_a_span_that_is_ended_twice_is_recorded_once() -> None:
+    run = MemoryRun()
+
+    with opened(run) as rollout:
+        turn = rollout.chat("policy")
+        turn.__enter__()
+        turn.__exit__(None, None, None)
+        turn.__exit__(None, None, None)
+
+    assert [span.name for span in run.spans] == ["chat policy", "rollout"]
+
+
 def test_no_number_is_drawn_from_the_program_s_generator() -> None:
     random.seed(3)
     before = random.getstate()
