@@ -244,11 +244,12 @@ class _TrialRun:
         # The `iteration` of Ray 2.60 counts Tune's own loop, not the steps of the trial.
         self.run.log(row, result.get("training_iteration"))
 
+    @guarded
     def _log_config(self, config: Mapping[str, Any] | None) -> None:
         """Record the hyperparameters, again when a scheduler has changed them.
 
-        Nothing happens without parameters. The entry ``callbacks`` is left out. Raises what the
-        ``repr()`` of a parameter raises; the callers count it.
+        Nothing happens without parameters. The entry ``callbacks`` is left out. A parameter whose
+        ``repr()`` raises costs the config, not the trial.
         """
         parameters = {
             name: value for name, value in (config or {}).items() if name != _CALLBACKS

@@ -145,6 +145,25 @@ callback.on_experiment_end([one])
     )
 
 
+def test_a_parameter_that_cannot_be_shown_costs_the_config_and_not_the_trial(
+    tmp_path: Path,
+) -> None:
+    code = """
+class Gone:
+    def __repr__(self):
+        raise RuntimeError
+one = Trial(0, net=Gone())
+report(one, loss=1.0)
+report(one, loss=2.0)
+callback.on_trial_complete(9, [], one)
+callback.on_experiment_end([one])
+"""
+    run_program(tmp_path, TUNE + code)
+
+    ((status, found),) = runs_of(tmp_path).values()
+    assert (status, rows_of(found, "loss")) == ("finished", [(1, 1.0), (2, 2.0)])
+
+
 def test_a_restored_experiment_goes_on_with_the_runs_of_its_trials(
     tmp_path: Path,
 ) -> None:
