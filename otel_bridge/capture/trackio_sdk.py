@@ -326,6 +326,7 @@ class TrackioRecording:
         if logged.texts:
             counts.captured("trackio.log: texts", len(logged.texts), run=self.run)
             self._texts.note(logged.texts)
+        self._texts.note_row(logged.row)
         row = {**logged.row, **logged.media}
         if row:
             self.run.log({key: self._value(row[key]) for key in row}, step)

@@ -410,6 +410,8 @@ def test_a_histogram_is_captured_texts_are_last_values_and_what_is_not_a_dict_is
     trackio.log(5)
     for step in range(5):
         trackio.log({"loss": float(step), "note": f"step {step}", "deep": {"word": "text", "none": None}})
+    trackio.log({"note": "a number follows", "deep": {"other": "text"}})
+    trackio.log({"note": 7, "deep": {"other": 8}})
     """
     script = program(tmp_path, "train.py", code)
     env = environment(tmp_path)
@@ -436,7 +438,7 @@ def test_a_histogram_is_captured_texts_are_last_values_and_what_is_not_a_dict_is
     shown: dict[str, Any] = {}
     for record in records(only_folder(runs(tmp_path))):
         shown |= record["summary"] if record["kind"] == "summary" else {}
-    assert shown == {"note": "step 4", "deep/word": "text"}
+    assert shown == {"note": 7, "deep/word": "text", "deep/other": 8}
 
 
 def test_every_rank_records_its_rows_config_and_alerts(tmp_path: Path) -> None:

@@ -114,12 +114,18 @@ def test_the_last_value_of_a_key_is_what_was_set_or_logged_last(
         run.log({"acc": step / 10, "state": "training", "lr": "warm-up"})
     run.log({"lr": 0.5}, commit=False)
     run.log({"best": 0.1})
+    run.log({"mode": "noted after the first texts, so that it waits"})
+    run.log({"mode": 7})
+    run.log({"deep": {"a": "text", "b": "text"}})
+    run.log({"deep": {"a": 1}})
+    run.summary["deep"] = {"b": 2}
+    assert run.summary["deep"]["b"] == 2
     run.log({"phase": 1}, step=10)
     run.log({"phase": "last"}, step=11, commit=True)
     run.summary.update({"best": 0.95, "state": "done"})
-    values = {key: run.summary[key] for key in ("acc", "best", "epochs", "lr", "phase", "state")}
+    values = {key: run.summary[key] for key in ("acc", "best", "epochs", "lr", "mode", "phase", "state")}
     assert values == {
-        "acc": 0.2, "best": 0.95, "epochs": 3, "lr": 0.5, "phase": "last", "state": "done"}
+        "acc": 0.2, "best": 0.95, "epochs": 3, "lr": 0.5, "mode": 7, "phase": "last", "state": "done"}
     """
     (tmp_path / "real").mkdir()
     offline(tmp_path / "real", code)
@@ -127,7 +133,8 @@ def test_the_last_value_of_a_key_is_what_was_set_or_logged_last(
     captured(tmp_path, code)
 
     assert captured_summary(tmp_path) == {
-        "acc": 0.2, "best": 0.95, "epochs": 3, "lr": 0.5, "phase": "last", "state": "done"
+        "acc": 0.2, "best": 0.95, "epochs": 3, "lr": 0.5, "mode": 7, "phase": "last", "state": "done",
+        "deep/a": 1, "deep/b": 2,
     }  # fmt: skip
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, cast
 
 from otel_bridge.capture.wandb.values.shown_values import shown_value, text_in
@@ -171,21 +172,22 @@ class LatestValues:
             self.flush()
 
     def note_row(self, row: Mapping[str, Any]) -> None:
-        """Take the numbers of a row whose key has a last value, which nearly no row has."""
-        if not (self._set_by_program or self._recorded):
+        """Take the numbers of a row whose key has or awaits a last value, which nearly no row has."""
+        if not (self._set_by_program or self._noted):
             return
         replaced = {
             key: value
-            for key, value in row.items()
+            for key, value in _leaves(row)
             if type(value) in NUMBERS
-            and (key in self._set_by_program or key in self._recorded)
+            # Also one that waits: it would be recorded after this number.
+            and (key in self._set_by_program or key in self._noted)
         }
         if replaced:
             self.note(replaced)
 
-    def note_set(self, keys: Iterable[str]) -> None:
-        """Note that the program has set the last values of *keys* itself, which replace what was noted."""
-        for key in keys:
+    def note_set(self, values: Mapping[str, Any]) -> None:
+        """Note that the program has set these last values itself, which replace what was noted."""
+        for key, _ in _leaves(values):
             self._pending.pop(key, None)
             self._recorded.pop(key, None)
             self._noted.discard(key)
@@ -209,3 +211,19 @@ class LatestValues:
             self._recorded.update(changed)
             self._record(changed)
             self._due = time.monotonic() + _EVERY_S
+
+
+def _leaves(values: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
+    """Return what nested dicts hold by joined keys, as texts are noted, within the limits of a call."""
+    return islice(_nested_leaves(values, "", 0), _MAX_ENTRIES)
+
+
+def _nested_leaves(
+    values: Mapping[str, Any], prefix: str, depth: int
+) -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, dict) and depth < _MAX_DEPTH:
+            nested = cast("dict[str, Any]", value)
+            yield from _nested_leaves(nested, f"{prefix}{key}/", depth + 1)
+        else:
+            yield f"{prefix}{key}", value
