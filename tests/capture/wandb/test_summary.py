@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -136,6 +138,24 @@ def test_the_last_value_of_a_key_is_what_was_set_or_logged_last(
         "acc": 0.2, "best": 0.95, "epochs": 3, "lr": 0.5, "mode": 7, "phase": "last", "state": "done",
         "deep/a": 1, "deep/b": 2,
     }  # fmt: skip
+
+
+def test_a_value_that_another_thread_notes_meanwhile_is_recorded_last() -> None:
+    recorded: list[dict[str, str | float]] = []
+
+    def record(changed: Mapping[str, str | float]) -> None:
+        if changed == {"a": "old"}:
+            thread = threading.Thread(target=latest.note, args=({"a": "new"},))
+            thread.start()
+            thread.join()
+        recorded.append(dict(changed))
+
+    latest = logged_values.LatestValues(record, lambda *_: None)
+
+    latest.note({"a": "old"})
+    latest.flush()
+
+    assert recorded == [{"a": "old"}, {"a": "new"}]
 
 
 def test_texts_of_keys_beyond_the_limit_are_counted_and_known_keys_go_on(

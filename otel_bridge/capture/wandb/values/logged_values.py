@@ -209,8 +209,9 @@ class LatestValues:
         }
         if changed:
             self._recorded.update(changed)
-            self._record(changed)
+            # First: another thread's newer values would be recorded before these.
             self._due = time.monotonic() + _EVERY_S
+            self._record(changed)
 
 
 def _leaves(values: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
