@@ -235,7 +235,7 @@ class ProcessRuns:
         under ``OTEL_BRIDGE_NEW_RUN``.
 
         Raises:
-            ConfigError: The exporters of *request* cannot be read.
+            ConfigError: The exporters of *request*, or that variable, cannot be read.
         """
         current = self.current
         if current is None:

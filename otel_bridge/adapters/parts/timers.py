@@ -242,7 +242,7 @@ def _phase(name: str, step_of: Callable[[], int | None]) -> Phase:
 
 
 def _wrap(cls: Any, name: str, prelude: Callable[[Any], object]) -> None:
-    """Call *prelude* ahead of method *name*; it may return an awaitable, as an ``async def`` does.
+    """Call *prelude* ahead of method *name*, which may be an ``async def``.
 
     What the method raises passes; *prelude* raises nothing.
     """

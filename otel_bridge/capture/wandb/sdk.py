@@ -263,7 +263,7 @@ class _Capture:
         """Return settings, config, and config of the sweep, as W&B's own ``init()`` makes them (0.23.1 to 0.31).
 
         The config comes from the argument, of any form, ``wandb.setup()`` and the sweep's file. Raises
-        W&B's own errors for what it refuses, and `AttributeError` where a version has other parts.
+        W&B's own errors for what it refuses, and `AttributeError` or `TypeError` where a version has other parts.
         """
         sdk = self._package.sdk
         wandb_init = sdk.wandb_init._WandbInit(

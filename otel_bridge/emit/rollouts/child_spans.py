@@ -140,7 +140,7 @@ def token_counts(values: Mapping[str, object], losses: Losses, key: str = "") ->
 def _facts_of_turn(turn: object, losses: Losses) -> Mapping[str, object]:
     """Return the facts of a turn, empty for what is not a mapping.
 
-    That, and keys that a turn does not have, are counted as ``rollout_field``: a misspelt one would
+    That but ``None``, and keys that a turn does not have, are counted as ``rollout_field``: a misspelt one would
     vanish otherwise.
     """
     facts = coerce.mapping(turn)
