@@ -26,6 +26,10 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "many-machines.md"
 STAND_IN = '''
     """Ray's part in the recipe: an actor is a process of another machine, with what runtime_env gives it."""
     import json, os, subprocess, sys
+    from otel_bridge.emit.config import child_env
+
+    # 127.0.0.2 stands for an address that other machines reach.
+    child_env.is_loopback = lambda host: host == "127.0.0.1"
 
     def remote(runtime_env):
         def actor(kind):
