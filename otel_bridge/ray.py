@@ -77,7 +77,10 @@ def _end(actors: tuple[Any, ...], timeout_s: float) -> None:
 
 
 def _asked_to_end(actor: Any) -> Any:
-    """Return Ray's reference to the end of *actor*; ``None`` for an actor of a cluster that was shut down."""
+    """Return Ray's reference to the end of *actor*.
+
+    ``None`` for an actor of a cluster that was shut down.
+    """
     try:
         return actor.__ray_terminate__.remote()
     except any_error_but_signals():

@@ -57,7 +57,10 @@ DEFAULT_LEVEL = "warn"
 
 
 def status_named(word: str) -> Status | None:
-    """Return the status that a program or tracker names by *word*, in any case; ``None`` for an unknown word."""
+    """Return the status that a program or tracker names by *word*, in any case.
+
+    ``None`` for an unknown word.
+    """
     return _named(word, _STATUS_WORDS)
 
 

@@ -228,7 +228,10 @@ class FileRunWriter(RunWriter):
         self._put(b"".join(lines), last)
 
     def _holds(self, record: Written) -> bool:
-        """Return whether the files have *record*; never one without a position, which is a dead letter again."""
+        """Return whether the files have *record*.
+
+        Never one without a position, which is a dead letter again.
+        """
         return 0 < record.position <= self._last
 
     def _put(self, data: bytes, last: Position) -> None:

@@ -608,7 +608,10 @@ def _arguments_of(args: Any) -> dict[str, Any]:
 
 @guarded
 def _config_of_model(model: Any) -> dict[str, Any]:
-    """Return the config of a model with its number of parameters; ``None``, counted, where it cannot be read."""
+    """Return the config of a model with its number of parameters.
+
+    ``None``, counted, where it cannot be read.
+    """
     model_config: Any = getattr(model, "config", None)
     if model_config is None:
         return {}

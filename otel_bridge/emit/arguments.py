@@ -108,7 +108,10 @@ def unix_ns(time_unix_ns: object, count: CountArgument) -> int:
 
 
 def status_of(status: object) -> EndStatus:
-    """Return the end status of a tracker's word or an exit code; ``None`` is finished, anything else failed."""
+    """Return the end status of a tracker's word or an exit code.
+
+    ``None`` is finished, anything else failed.
+    """
     # ``True`` means success, though as a number it would be the exit code 1.
     if status is None or status is True:
         return "finished"

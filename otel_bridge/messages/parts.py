@@ -430,7 +430,10 @@ class Parts:
         return self.blob(mime.partition(";")[0], modality, data)
 
     def _picture(self, value: object) -> dict[str, Json] | None:  # noqa: ARG002  # of a subclass
-        """Return the part of a picture that is an object of the program; ``None`` for anything else."""
+        """Return the part of a picture that is an object of the program.
+
+        ``None`` for anything else.
+        """
         return None
 
     def blob(self, mime: str, modality: str, data: str) -> dict[str, Json]:

@@ -290,7 +290,10 @@ def _prompt_key(fields: Mapping[str, Any]) -> str | None:
 
 
 def _system_of(request: Mapping[str, Any]) -> Message | None:
-    """Return the message of the system that stands beside the messages of a request; ``None`` without one."""
+    """Return the message of the system that stands beside the messages of a request.
+
+    ``None`` without one.
+    """
     settings = fields_of(request.get(shapes.SETTINGS_KEY)) or {}
     system = first(request, shapes.SYSTEM_KEYS)
     if system is None:
@@ -333,7 +336,10 @@ def _role_name(role: object, kind: object, fields: Mapping[str, Any]) -> str:
 
 
 def _keys_inside(fields: Mapping[str, Any], role: object) -> tuple[str, ...]:
-    """Return the keys of what a container or wrapper holds; empty when *fields* are a message themselves."""
+    """Return the keys of what a container or wrapper holds.
+
+    Empty when *fields* are a message themselves.
+    """
     # A message that names its role is not a wrapper, whatever else it holds.
     if role is not None and shapes.ANSWERS_KEY not in fields:
         return ()

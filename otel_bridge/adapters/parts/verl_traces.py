@@ -176,7 +176,10 @@ def _inputs(
     arguments: tuple[Any, ...],
     keywords: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return the arguments of a call by name; ``None``, counted, where they do not fit its signature."""
+    """Return the arguments of a call by name.
+
+    ``None``, counted, where they do not fit its signature.
+    """
     bound = inspect.signature(func).bind(owner, *arguments, **keywords)
     inputs = dict(bound.arguments)
     inputs.update(inputs.pop("kwargs", {}))

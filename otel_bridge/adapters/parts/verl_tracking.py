@@ -383,7 +383,10 @@ def _wrap_trainer(trainer: Any) -> None:
 
 @contextlib.contextmanager
 def _batch_of_step(batch: Any) -> Generator[None]:
-    """Make *batch* the one that a dump inside belongs to; ``None``: a dump inside is not recorded."""
+    """Make *batch* the one that a dump inside belongs to.
+
+    ``None``: a dump inside is not recorded.
+    """
     token = _batch.set(batch)
     try:
         yield

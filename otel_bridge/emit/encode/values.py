@@ -184,7 +184,10 @@ class _RowReader:
             self.row[key] = number
 
     def _joined_key(self, prefix: str, raw: object) -> str | None:
-        """Return the joined key of an entry; ``None``, counted by its reason, when no tracker could show it."""
+        """Return the joined key of an entry.
+
+        ``None``, counted by its reason, when no tracker could show it.
+        """
         try:
             key = prefix + (raw if type(raw) is str else key_text(raw))
         except any_error_but_signals():  # a user's __str__

@@ -121,7 +121,10 @@ class ProcessSegment:
         return writer is not None and not writer.linked()
 
     def checkpoint(self, rows: int) -> Checkpoint | None:
-        """Return the current position, after *rows* rows of this instance; ``None``: no segment is open."""
+        """Return the current position, after *rows* rows of this instance.
+
+        ``None``: no segment is open.
+        """
         writer = self.writer
         if writer is None:
             return None

@@ -150,7 +150,10 @@ def chats_of_listed(value: Json) -> tuple[Chat, Chat] | None:
 
 
 def _add(prompt: Chat, answer: Chat, name: str, attributes: Mapping[str, Json]) -> None:
-    """Add what one event holds to the *prompt* or the *answer*; nothing of an event without messages."""
+    """Add what one event holds to the *prompt* or the *answer*.
+
+    Nothing of an event without messages.
+    """
     inputs = attributes.get(semconv.GEN_AI_INPUT_MESSAGES)
     outputs = attributes.get(semconv.GEN_AI_OUTPUT_MESSAGES)
     if inputs is not None or outputs is not None:

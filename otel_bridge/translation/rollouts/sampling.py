@@ -86,7 +86,10 @@ class StepSampler:
             self.wait(trace)
 
     def wait(self, trace: PendingTrace) -> None:
-        """Hold a rollout for its step, or replace its facts; nothing for a trace that waits for spans."""
+        """Hold a rollout for its step, or replace its facts.
+
+        Nothing for a trace that waits for spans.
+        """
         facts = trace.facts
         if facts is not None:
             came_ns = trace.complete_ns or trace.last_ns
