@@ -53,7 +53,10 @@ class Capabilities:
             raise BlockedError(f"{self._tracker} {lack}", help=self._install)
 
     def prefer(self, available: bool, sentence: str) -> bool:
-        """Return *available*; when it is false, keep *sentence*, which says what is less and which version has it."""
+        """Return *available*.
+
+        When it is false, keep *sentence*, which says what is less and which version has it.
+        """
         if not available and sentence not in self._degraded:
             self._degraded.append(sentence)
         return available

@@ -168,7 +168,10 @@ class RunWriter(Protocol):
         return
 
     def write_config(self, role: str | None, config: Mapping[str, Json]) -> None:
-        """Set the whole config of one role (``None``: of the run); also called for each role right after open."""
+        """Set the whole config of one role (``None``: of the run).
+
+        Also called for each role right after open.
+        """
         return
 
     def durable(self) -> Position | None:

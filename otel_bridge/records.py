@@ -306,7 +306,10 @@ class RolloutRecord:
 
     @property
     def timed(self) -> bool:
-        """Return whether its times were measured; without a start, each span has a duration of one nanosecond."""
+        """Return whether its times were measured.
+
+        Without a start, each span has a duration of one nanosecond.
+        """
         return self.end_unix_ns - self.start_unix_ns >= max(len(self.spans), 1)
 
     @property

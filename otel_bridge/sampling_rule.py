@@ -98,7 +98,10 @@ def _extremes(rewards: Sequence[float | None]) -> list[list[int]]:
 
 
 class _RewardOrder:
-    """Orders by a hash of seed and group, within a group by seed and rollout; each step has another order."""
+    """Orders by a hash of seed and group, within a group by seed and rollout.
+
+    Each step has another order.
+    """
 
     def __init__(
         self, seed: str, groups: Sequence[str | None], key: Callable[[int], str]

@@ -417,7 +417,10 @@ def redactions(raw: str) -> tuple[str, ...]:
 
 
 def capture_content(raw: str) -> bool:
-    """Parse the GenAI instrumentations' switch; return ``False`` for ``no_content`` and for a Boolean that is off."""
+    """Parse the GenAI instrumentations' switch.
+
+    Return ``False`` for ``no_content`` and for a Boolean that is off.
+    """
     if raw.lower() in {"no_content", "span_only", "event_only", "span_and_event"}:
         return raw.lower() != "no_content"
     return flag(raw)

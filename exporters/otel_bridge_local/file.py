@@ -253,7 +253,10 @@ class FileRunWriter(RunWriter):
             self._last = last
 
     def _file_limit_bytes(self) -> int:
-        """Return the limit of one file of lines; all of them share half of the whole once there are media."""
+        """Return the limit of one file of lines.
+
+        All of them share half of the whole once there are media.
+        """
         limit_bytes = self._limit_bytes
         if (self._folder / "media").exists():
             limit_bytes //= 2

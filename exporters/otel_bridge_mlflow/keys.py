@@ -206,7 +206,10 @@ class Names:
         return self._cut("_", key)
 
     def _legal(self, char: str) -> str:
-        """Return *char*, or ``_`` if MLflow refuses it; its pattern, which ends in ``$``, lets a newline pass."""
+        """Return *char*, or ``_`` if MLflow refuses it.
+
+        Its pattern, which ends in ``$``, lets a newline pass.
+        """
         if char in "\n\0" or not self._rules.legal(char):
             return "_"
         return char

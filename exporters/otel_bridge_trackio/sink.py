@@ -64,7 +64,10 @@ class EntrySink(ABC):
         return False
 
     def add_late_values(self, values: Sequence[Evaluation]) -> Sequence[Evaluation]:
-        """Add *values* to the traces of their rollouts; return those that need a trace of their own."""
+        """Add *values* to the traces of their rollouts.
+
+        Return those that need a trace of their own.
+        """
         return values
 
     def alert(self, alerts: Sequence[Alert]) -> bool:  # noqa: ARG002  # for a store that can

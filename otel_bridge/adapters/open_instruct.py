@@ -104,7 +104,10 @@ def _written_if_asked(real: Callable[..., None]) -> Callable[..., None]:
 
 
 def _set_state(config: Any, state: Mapping[str, Any]) -> None:
-    """Restore a config that Ray sent to an actor; without ``--save_traces`` its rollouts are saved to no files."""
+    """Restore a config that Ray sent to an actor.
+
+    Without ``--save_traces`` its rollouts are saved to no files.
+    """
     config.__dict__.update(state)
     if not state.get("save_traces"):
         config.__dict__.update(save_traces=True, rollouts_save_path=_NO_FILES)
@@ -251,7 +254,10 @@ def _plain(value: Any) -> Any:
 
 
 def _dataset(names: Any) -> str | None:
-    """Return the name of the dataset; open-instruct has a list of one where a prompt has several verifiers."""
+    """Return the name of the dataset.
+
+    Open-instruct has a list of one where a prompt has several verifiers.
+    """
     if names is None or isinstance(names, str):
         return names
     return ",".join(map(str, names))

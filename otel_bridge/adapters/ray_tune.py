@@ -191,7 +191,10 @@ class OtelBridgeLoggerCallback(LoggerCallback):
             leave_out(folder)
 
     def _end(self, trial_id: str, status: EndStatus) -> None:
-        """End the run of a trial, if it is open; what waits for its delivery is kept for the end of the experiment."""
+        """End the run of a trial, if it is open.
+
+        What waits for its delivery is kept for the end of the experiment.
+        """
         ended = self._open.pop(str(trial_id), None)
         if ended is not None and (wait := ended.run.end_part(status)) is not None:
             # Not awaited here, where the other trials would stop meanwhile.

@@ -272,7 +272,10 @@ def _turns(sample: Any, output: int) -> list[dict[str, Any]]:
 def _reward(
     reward: Any, reward_key: str | None
 ) -> tuple[Any, dict[str, float], dict[str, Any]]:
-    """Return the reward, its parts, and the other entries of a dict of rewards; without a key there are parts only."""
+    """Return the reward, its parts, and the other entries of a dict of rewards.
+
+    Without a key there are parts only.
+    """
     if not isinstance(reward, Mapping):
         return reward, {}, {}
     parts: dict[str, float] = {}

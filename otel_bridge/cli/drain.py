@@ -531,7 +531,10 @@ def _only_lives(run: RunStatus, retry_s: float) -> bool:
 
 
 def _gave_up(exporter: ExporterState, retry_s: float) -> bool:
-    """Return whether an exporter has failed for *retry_s*; the bridge itself retries as long as a process lives."""
+    """Return whether an exporter has failed for *retry_s*.
+
+    The bridge itself retries as long as a process lives.
+    """
     failing_since_s = exporter.failing_since_s
     return failing_since_s is not None and time.monotonic() - failing_since_s >= retry_s
 

@@ -91,7 +91,10 @@ def work_without_output() -> None:
 
 
 def end_process(code: int, *, hangs: bool) -> NoReturn:
-    """Write what is printed so far, and exit with *code*; at once if a thread *hangs*, for which Python would wait."""
+    """Write what is printed so far, and exit with *code*.
+
+    At once if a thread *hangs*, for which Python would wait.
+    """
     sys.stdout.flush()
     sys.stderr.flush()
     if hangs:

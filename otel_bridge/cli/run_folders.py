@@ -129,7 +129,10 @@ def headers_of(folder: RunFolder) -> list[SegmentHeader | None]:
 
 
 def _name_of(folder: RunFolder) -> str:
-    """Return the name of a run; without a report, as of an offline run, that of its first process."""
+    """Return the name of a run.
+
+    Without a report, as of an offline run, that of its first process.
+    """
     report = read_report(folder)
     if report is not None:
         return report.name

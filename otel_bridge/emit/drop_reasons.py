@@ -143,7 +143,10 @@ MEANING: Mapping[str, str] = {
 
 
 def drop_lines(counts: Mapping[str, int], first_keys: Mapping[str, str]) -> list[str]:
-    """Return a line for each reason with a drop; the arguments map reasons to numbers and to first keys."""
+    """Return a line for each reason with a drop.
+
+    The arguments map reasons to numbers and to first keys.
+    """
     lines: list[str] = []
     for reason, count in counts.items():
         if count:

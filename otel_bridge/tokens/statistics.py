@@ -167,7 +167,10 @@ def figures_of(
 
 
 def parts_within(lengths: Sequence[int], limit: int) -> Iterator[slice]:
-    """Yield the places of rollouts in parts of at most *limit* tokens, in order; each part has at least one rollout."""
+    """Yield the places of rollouts in parts of at most *limit* tokens, in order.
+
+    Each part has at least one rollout.
+    """
     first = 0
     tokens = 0
     for index, length in enumerate(lengths):
@@ -250,7 +253,10 @@ def _reduced(operation: Any, values: Numbers, edges: Numbers) -> Numbers:
 
 # --- quantiles --------------------------------------------------------------------------------------------------------
 def _buckets(values: Numbers) -> Numbers:
-    """Return each bucket, by the size of the value, with its number of tokens; not finite ones are left out."""
+    """Return each bucket, by the size of the value, with its number of tokens.
+
+    Not finite ones are left out.
+    """
     import numpy  # noqa: PLC0415
 
     # The upper half of a 32-bit float: sign, exponent and seven bits of its fraction.

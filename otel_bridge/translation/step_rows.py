@@ -390,5 +390,8 @@ class SpanPipeline(StepPipeline[StepT], Generic[StepT, DataT]):
 
 
 def linked_rollouts(span: Span) -> list[str]:
-    """Return the trace ids that *span* links to, 32 hex digits each; other ids name no trace and are ignored."""
+    """Return the trace ids that *span* links to, 32 hex digits each.
+
+    Other ids name no trace and are ignored.
+    """
     return [link.trace_id.hex() for link in span.links if len(link.trace_id) == 16]

@@ -135,7 +135,10 @@ def items_of(values: Iterable[object], limit: int) -> list[object]:
 
 
 def _read_by_key(values: Any, keys: Iterable[object]) -> list[tuple[object, object]]:
-    """Return each of *keys* with its entry; one that raises is an `Unreadable` with its unresolved text, if any."""
+    """Return each of *keys* with its entry.
+
+    One that raises is an `Unreadable` with its unresolved text, if any.
+    """
     unresolved: Any = _without_resolving(values)
     entries: list[tuple[object, object]] = []
     for key in keys:

@@ -315,7 +315,10 @@ class HttpServer:
 
 
 async def _body_of(request: Request, limit_bytes: int) -> bytes:
-    """Return the whole body; raise `TooLargeError` beyond *limit_bytes*, without reading the rest."""
+    """Return the whole body.
+
+    Raise `TooLargeError` beyond *limit_bytes*, without reading the rest.
+    """
     parts: list[bytes] = []
     size_bytes = 0
     async for part in request.stream():

@@ -55,7 +55,10 @@ class RunNames:
 
 
 def process_runs() -> ProcessRuns:
-    """Return the registry of the process's runs; only programs that make a logger pay for its import."""
+    """Return the registry of the process's runs.
+
+    Only programs that make a logger pay for its import.
+    """
     from otel_bridge.emit.process_runs import runs  # noqa: PLC0415
 
     return runs
@@ -388,7 +391,10 @@ def guarded(call: Callable[P, T]) -> Callable[P, T | None]:
 
 
 class _Failures:
-    """Counts failures of adapters while no run records, for the next run; prints the first one at once."""
+    """Counts failures of adapters while no run records, for the next run.
+
+    Prints the first one at once.
+    """
 
     def __init__(self) -> None:
         # Re-entrant: the garbage collection may finalise a logger that fails in here.

@@ -313,7 +313,10 @@ def _wrap_class_of(trainer: Any, logger: VerlLogger) -> None:
 
 
 def _is_first_time(cls: Any) -> bool:
-    """Return whether *cls* itself is not wrapped yet, and mark it as wrapped; its base classes do not count."""
+    """Return whether *cls* itself is not wrapped yet, and mark it as wrapped.
+
+    Its base classes do not count.
+    """
     first = _WRAPPED not in vars(cls)
     setattr(cls, _WRAPPED, True)
     return first

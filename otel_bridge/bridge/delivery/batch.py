@@ -95,7 +95,10 @@ class Batch:
         self.left_out.update(left_out)
 
     def place_of(self, record: Record) -> Position:
-        """Return the position of *record* in the ledger's order; a dead letter that is tried again has none itself."""
+        """Return the position of *record* in the ledger's order.
+
+        A dead letter that is tried again has none itself.
+        """
         if self.dead_letter is None:
             return record.position
         return self.dead_letter.position

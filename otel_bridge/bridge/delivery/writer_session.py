@@ -164,7 +164,10 @@ class WriterSession:
     def _refusal_noted(
         self, opened: OpenWriter, kind: type[Config | Summary], role: str | None
     ) -> Generator[None]:
-        """Log and note a `PermanentError` of the body, which ends there; other errors go on to the caller."""
+        """Log and note a `PermanentError` of the body, which ends there.
+
+        Other errors go on to the caller.
+        """
         try:
             yield
         except PermanentError as exc:

@@ -73,7 +73,10 @@ class Reply:
     __slots__ = ("from_bridge", "message", "rejected")
 
     def __init__(self, body: bytes, headers: Mapping[str, str]) -> None:
-        """Read the answer; one that cannot be decoded refuses nothing, because the request was accepted."""
+        """Read the answer.
+
+        One that cannot be decoded refuses nothing, because the request was accepted.
+        """
         self.from_bridge = HEADER_SERVER in headers
         try:
             # The three responses have the same shape: partial_success { int64 rejected = 1; string

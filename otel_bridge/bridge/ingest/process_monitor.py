@@ -138,7 +138,10 @@ class ProcessMonitor:
         return appended
 
     def has_unreported_ends(self) -> bool:
-        """Return whether an end must still be appended, or read; segments of a newer version have none."""
+        """Return whether an end must still be appended, or read.
+
+        Segments of a newer version have none.
+        """
         for tail in self.reader.tails.values():
             segments = tail.segments
             is_reported = tail.ended and tail.used_up

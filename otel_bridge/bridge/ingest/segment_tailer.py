@@ -34,7 +34,10 @@ class _Sender:
 
     @classmethod
     def of(cls, header: SegmentHeader) -> _Sender:
-        """Return the sender that *header* describes; without the start of its process, its creation counts."""
+        """Return the sender that *header* describes.
+
+        Without the start of its process, its creation counts.
+        """
         start = ProcessStart(
             header.started_unix_ns or header.created_unix_ns,
             header.started_monotonic_ns,

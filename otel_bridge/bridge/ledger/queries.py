@@ -127,7 +127,10 @@ def destinations_of(sql: sqlite3.Connection) -> list[ExporterState]:
 def dead_letter_of(
     sql: sqlite3.Connection, ids: Sequence[int] | None
 ) -> list[StoredDeadLetter]:
-    """Return dead letters, oldest first: all, or those of *ids*; ids that do not exist are passed over."""
+    """Return dead letters, oldest first: all, or those of *ids*.
+
+    Ids that do not exist are passed over.
+    """
     condition = ""
     if ids is not None:
         # As one text: SQLite limits the variables of a statement, and their numbers to 64 bits.

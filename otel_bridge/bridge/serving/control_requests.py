@@ -142,7 +142,10 @@ class ControlRequests:
         self.log_line(f"a control request is left out: {reason}")
 
     def _is_done(self, request: ControlRequest) -> bool:
-        """Return whether a request was carried out to its end; only then may a kill of the bridge forget it."""
+        """Return whether a request was carried out to its end.
+
+        Only then may a kill of the bridge forget it.
+        """
         if request.kind == "finish":
             return self.shutdown.requested_status is None
         if request.kind == "retry":

@@ -52,7 +52,10 @@ class DescriptorShares:
 
 
 def descriptor_limit() -> int:
-    """Return how many files this process may have open; about a million if the system sets no limit."""
+    """Return how many files this process may have open.
+
+    About a million if the system sets no limit.
+    """
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if soft == resource.RLIM_INFINITY:
         return _UNLIMITED

@@ -105,7 +105,10 @@ class RolloutSource:
 
     @property
     def has_data(self) -> bool:
-        """Return whether there is a ledger or a file; without either no bridge has worked on the run."""
+        """Return whether there is a ledger or a file.
+
+        Without either no bridge has worked on the run.
+        """
         return bool(self._files) or self._view is not None
 
     def rollouts(self) -> RolloutListing:
@@ -178,7 +181,10 @@ class RolloutSource:
             return None
 
     def _of_files(self) -> Iterator[tuple[Payload, ReadRollout]]:
-        """Yield rollouts and evaluations of the files; other lines are not parsed, which takes most of the time."""
+        """Yield rollouts and evaluations of the files.
+
+        Other lines are not parsed, which takes most of the time.
+        """
         for path, offset, line in self._lines():
             payload = _parsed(line) if line.startswith(_MARKS) else None
             if payload is not None:

@@ -52,7 +52,10 @@ class RolloutView:
         self._console.print(Text(_one_line(name), style="bold"))
 
     def rollout(self, payload: Payload) -> None:
-        """Print one rollout: heading, remarks, messages; in place of missing messages a remark says why."""
+        """Print one rollout: heading, remarks, messages.
+
+        In place of missing messages a remark says why.
+        """
         self._console.print()
         self._console.print(_heading(payload))
         for line, style in _remarks(payload):
@@ -67,7 +70,10 @@ class RolloutView:
             self._message(message, names)
 
     def _message(self, message: Payload, names: Mapping[str, str]) -> None:
-        """Print role and texts of a message; one of a tool that names itself nowhere has the name of its call."""
+        """Print role and texts of a message.
+
+        One of a tool that names itself nowhere has the name of its call.
+        """
         role = str(message.get("role") or "message")
         tool = message.get("name") or names.get(str(message.get("tool_call_id"))) or ""
         heading = _one_line(f"  {role} {tool}".rstrip())

@@ -26,7 +26,10 @@ _LOOK_S = 0.2
 
 
 class NotStartedError(click.ClickException):
-    """Raised when the command cannot be started; the exit code is that of shells for one that is not found."""
+    """Raised when the command cannot be started.
+
+    The exit code is that of shells for one that is not found.
+    """
 
     exit_code = 127
 

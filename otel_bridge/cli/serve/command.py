@@ -376,7 +376,10 @@ class _Service:
 
 
 def _address(option: str, address: str) -> tuple[str, int] | None:
-    """Return host and port, or ``None`` for ``off``; port 0 means any free port. Raises as `host_and_port`."""
+    """Return host and port, or ``None`` for ``off``.
+
+    Port 0 means any free port. Raises as `host_and_port`.
+    """
     if address == _OFF:
         return None
     return host_and_port(option, address, expected="e.g. 127.0.0.1:4317, or off")

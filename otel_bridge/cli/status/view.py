@@ -520,7 +520,10 @@ def _former(report: Report) -> Iterator[str]:
 
 
 def _waiting(report: Report, exporter: ExporterReport) -> int:
-    """Return how many records an exporter has not written; its position may be newer than the ledger's here."""
+    """Return how many records an exporter has not written.
+
+    Its position may be newer than the ledger's here.
+    """
     return max(report.position - exporter.written, 0)
 
 

@@ -124,7 +124,10 @@ def flatten_all(values: object, drop: CountKeyedDrop) -> dict[str, object]:
 
 
 def has_entries(values: object) -> bool:
-    """Return whether *values* is a mapping that is not empty; also of one whose ``len()`` raises."""
+    """Return whether *values* is a mapping that is not empty.
+
+    Also of one whose ``len()`` raises.
+    """
     if type(values) is dict:
         return bool(values)  # pyright: ignore[reportUnknownArgumentType]  # any dict
     try:

@@ -134,7 +134,10 @@ class Phase(ContextDecorator, AsyncContextDecorator):
         self._open: list[_OpenPhase | None] = []
 
     def __enter__(self) -> Phase:
-        """Begin a phase; without a run, or after its end (counted as ``ended``), nothing is recorded."""
+        """Begin a phase.
+
+        Without a run, or after its end (counted as ``ended``), nothing is recorded.
+        """
         run = self._run or current_run()
         phase = None
         if run is not None and run.recording:

@@ -213,7 +213,10 @@ class RecordAppender:
     # --- checks once a second ---------------------------------------------------------------------
 
     def time_of_row(self, logged_ns: int) -> int:
-        """Run the checks that are due; return a time for a row that follows that of the row before."""
+        """Run the checks that are due.
+
+        Return a time for a row that follows that of the row before.
+        """
         now = logged_ns
         # One comparison for two rare cases: a due check, and a clock that did not advance.
         if not self._last_ns < now < self._check_again:

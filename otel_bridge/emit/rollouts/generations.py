@@ -336,14 +336,20 @@ class Generations:
 
 
 def _beyond(ids: list[Any], known_ids: list[Any]) -> list[Any]:
-    """Return the tokens of a prompt that follow those of the turns before; all of them where it begins otherwise."""
+    """Return the tokens of a prompt that follow those of the turns before.
+
+    All of them where it begins otherwise.
+    """
     if ids[: len(known_ids)] == known_ids:
         return ids[len(known_ids) :]
     return ids
 
 
 def _new_part(prompt: object, messages: Sequence[object], known_text: str) -> object:
-    """Return the part of a prompt that the turns before it do not have; all of it where it begins otherwise."""
+    """Return the part of a prompt that the turns before it do not have.
+
+    All of it where it begins otherwise.
+    """
     if isinstance(prompt, str):
         return prompt.removeprefix(known_text)
     entries = messages_of(prompt)

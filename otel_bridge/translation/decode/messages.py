@@ -213,7 +213,10 @@ def _is_plain(entry: Mapping[str, Json]) -> bool:
 
 
 def _is_plain_call(call: Json) -> bool:
-    """Return whether *call* is one of OpenAI's form, whose arguments are a text; those of Ollama are an object."""
+    """Return whether *call* is one of OpenAI's form, whose arguments are a text.
+
+    Those of Ollama are an object.
+    """
     function = call.get("function") if isinstance(call, dict) else None
     return isinstance(function, dict) and not isinstance(
         function.get("arguments"), dict

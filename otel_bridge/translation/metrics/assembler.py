@@ -110,7 +110,10 @@ class RowAssembler:
         return self._record(process, fragment, id_, fragment.values, late=False)
 
     def tick(self, now_unix_ns: int) -> list[Row]:
-        """Release the rows that have waited long enough; incomplete ones are counted (``row/incomplete``)."""
+        """Release the rows that have waited long enough.
+
+        Incomplete ones are counted (``row/incomplete``).
+        """
         rows: list[Row] = []
         # A copy, because a process without waiting rows leaves the list.
         for process in list(self._holding):

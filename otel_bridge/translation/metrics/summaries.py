@@ -58,7 +58,10 @@ class Summaries:
         return [Summary(event.record_id("s"), event.role, changed, origin.time_unix_ns)]
 
     def _room(self, key: str) -> bool:
-        """Count a new key; return ``False``, counted as ``summary/too_many_keys``, when the run has the most."""
+        """Count a new key.
+
+        Return ``False``, counted as ``summary/too_many_keys``, when the run has the most.
+        """
         number = number_at(self._state, _KEYS)
         if number >= _MAX_KEYS:
             count(self._state, TOO_MANY, name=key)

@@ -204,7 +204,10 @@ class PhasePipeline(SpanPipeline[PhaseStep, PhaseTime]):
 def _timeline_phase(
     batch: SpanBatch, step: PhaseStep, phase: PhaseTime
 ) -> TimelinePhase:
-    """Return a phase as an event of the timeline; facts with their usual value are left out to save room."""
+    """Return a phase as an event of the timeline.
+
+    Facts with their usual value are left out to save room.
+    """
     role, attempt = step.track
     process = batch.context.process
     facts: dict[str, Any] = {

@@ -101,7 +101,10 @@ class SlowRanks:
         self._steps.setdefault(role, deque(maxlen=_LAST)).append(slow_rank_of(values))
 
     def by_role(self) -> dict[str, SlowRankOfSteps]:
-        """Return the slow rank of each role that has one; none before `_LAST` / 2 slow steps have come."""
+        """Return the slow rank of each role that has one.
+
+        None before `_LAST` / 2 slow steps have come.
+        """
         slow_ranks: dict[str, SlowRankOfSteps] = {}
         for role, steps in self._steps.items():
             ratios: dict[tuple[int, str], list[float]] = {}

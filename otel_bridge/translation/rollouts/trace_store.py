@@ -155,7 +155,10 @@ class PendingTrace:
         return self.whole and self.rollout and self.facts is None
 
     def restore(self, span_ids: Iterable[bytes]) -> None:
-        """Add the ids of spans that were stored before a restart; all other facts of them are stored."""
+        """Add the ids of spans that were stored before a restart.
+
+        All other facts of them are stored.
+        """
         self.span_ids.update(span_ids)
 
     def fresh(self, received: Iterable[Span]) -> tuple[list[Span], int]:

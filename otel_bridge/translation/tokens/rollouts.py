@@ -111,7 +111,10 @@ class TokenRollouts:
         return unpacked(RolloutTokens, stored)
 
     def put(self, rollout: RolloutTokens, now_unix_ns: int) -> None:
-        """Store the streams of a rollout; its page is due again if it has newer ones than the last page."""
+        """Store the streams of a rollout.
+
+        Its page is due again if it has newer ones than the last page.
+        """
         rollout.record = self._recent.pop(rollout.trace_id, rollout.record)
         self._run.state.set(f"{_SPACE}{rollout.trace_id}", packed(rollout))
         self._note(rollout, now_unix_ns)

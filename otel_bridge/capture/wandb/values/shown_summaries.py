@@ -112,7 +112,10 @@ class ShownSummaries:
         return ",".join(kind for kind in SUMMARY_KINDS if kind in kinds - {"last"})
 
     def _added(self, key: str, value: Any) -> KeySummary:
-        """Return the summary of a key with *value* added; beyond 10,000 keys that of this value alone."""
+        """Return the summary of a key with *value* added.
+
+        Beyond 10,000 keys that of this value alone.
+        """
         key_summary = self._keys.get(key)
         if key_summary is not None:
             key_summary.add(value)
