@@ -85,15 +85,15 @@ def as_int(value: object) -> int | None:
 
     ``None`` for anything else.
 
-    A text of 20 or more characters is not parsed: no number of 64 bits is so long.
+    A text of more than 20 characters is not parsed: no number of 64 bits is so long.
     """
     if isinstance(value, str):
         try:
-            value = int(value) if len(value) < 20 else None
+            value = int(value) if len(value) <= 20 else None
         except ValueError:
             return None
     if isinstance(value, float):
-        value = int(value) if value.is_integer() and abs(value) < _MAX_INT else None
+        value = int(value) if value.is_integer() else None
     if isinstance(value, bool) or not isinstance(value, int):
         return None
     if -_MAX_INT <= value < _MAX_INT:
