@@ -57,10 +57,11 @@ def exponential(point: pb.ExponentialHistogramDataPoint) -> Distribution:
     # Between the zero bucket and the nearest power is a bucket too, without numbers.
     if any(negative):
         powers = _powers(point.scale, point.negative.offset, len(negative))
-        edges += [-power for power in reversed(powers)]
+        # Not `-power`, nor `-threshold` below, which may be -0.0: it would be shown.
+        edges += [0.0 - power for power in reversed(powers)]
         counts += [*reversed(negative), 0]
-    threshold = abs(point.zero_threshold)
-    # Not `-threshold`, which is -0.0 for most points: it would be shown.
+    # Finite, as every edge: a producer may send any float.
+    threshold = min(abs(point.zero_threshold), sys.float_info.max)
     edges += [0.0 - threshold, threshold]
     counts.append(point.zero_count)
     if any(positive):
@@ -173,7 +174,7 @@ def _power(scale: int, index: int) -> float:
         # A scale from outside can give powers beyond all floats; the bucket stays at the edge.
         if index > 0:
             return sys.float_info.max
-        return 0.0
+        return 0.0 if index else 1.0
 
 
 def _increasing(bounds: Sequence[float]) -> bool:

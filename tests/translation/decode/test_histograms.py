@@ -137,6 +137,13 @@ def test_a_fine_scale_gives_fine_edges() -> None:
     assert exponential(point).edges == (1.2, 2**0.5)
 
 
+def test_at_a_scale_beyond_all_floats_the_edge_1_stays() -> None:
+    point = pb.ExponentialHistogramDataPoint(count=3, sum=1.0, scale=-2_000)
+    point.positive.CopyFrom(Buckets(offset=-1, bucket_counts=[2, 1]))
+
+    assert exponential(point).edges == (0.0, 1.0, sys.float_info.max)
+
+
 @given(
     st.integers(-10, 20),
     st.integers(-3_000, 3_000),
@@ -147,6 +154,8 @@ def test_a_fine_scale_gives_fine_edges() -> None:
 )
 @example(scale=-7, offset=8, negative=[], positive=[1], zeros=0, threshold=0.0)
 @example(scale=-7, offset=8, negative=[1, 2], positive=[1, 2], zeros=1, threshold=0.0)
+@example(scale=0, offset=0, negative=[], positive=[1], zeros=1, threshold=math.inf)
+@example(scale=0, offset=-2_000, negative=[1], positive=[], zeros=1, threshold=0.0)
 def test_the_edges_of_any_exponential_histogram_rise_and_every_number_stands_in_a_bucket(
     scale: int,
     offset: int,
@@ -169,6 +178,7 @@ def test_the_edges_of_any_exponential_histogram_rise_and_every_number_stands_in_
         low < high for low, high in zip(found.edges, found.edges[1:], strict=False)
     )
     assert all(abs(edge) <= sys.float_info.max for edge in found.edges)
+    assert "-0.0" not in map(str, found.edges)
     assert len(found.edges) == (len(found.counts) + 1 if total else 0)
 
 
