@@ -305,12 +305,10 @@ def _flattened_entries(
         if not key.startswith(prefix):
             continue
         number, _, name = key[len(prefix) :].partition(".")
-        if (
-            number.isascii()
-            and number.isdigit()
-            and len(number) < 6
-            and len(entries) < _MAX_FLATTENED
-        ):
+        if not (number.isascii() and number.isdigit() and len(number) < 6):
+            continue
+        # At the limit further attributes of the messages that are read are read too.
+        if int(number) in entries or len(entries) < _MAX_FLATTENED:
             entries.setdefault(int(number), {})[name.removeprefix("message.")] = value
     return entries
 

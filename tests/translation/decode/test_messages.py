@@ -7,6 +7,7 @@ import pytest
 
 from otel_bridge.otlp.json_text import as_text, parsed_json
 from otel_bridge.records import Json
+from otel_bridge.translation.decode import messages
 from otel_bridge.translation.decode.messages import (
     flattened_chat,
     read_chat,
@@ -311,6 +312,20 @@ def test_messages_that_lie_flat_in_attributes_are_read_in_their_order() -> None:
         *({"role": "user", "content": str(n)} for n in range(11)),
         {"role": "assistant", "content": None, "tool_calls": [call]},
     ]
+
+
+def test_the_last_flat_message_within_the_limit_is_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(messages, "_MAX_FLATTENED", 2)
+    attributes: dict[str, Any] = {}
+    for number in range(3):
+        attributes[f"p.{number}.role"] = "user"
+        attributes[f"p.{number}.content"] = str(number)
+
+    chat = flattened_chat(attributes, "p.", "user")
+
+    assert [message["content"] for message in chat.messages] == ["0", "1"]
 
 
 def test_parts_that_lie_flat_in_attributes_are_the_content_of_their_message() -> None:
