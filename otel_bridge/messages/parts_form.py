@@ -5,7 +5,7 @@ Source: OpenTelemetry GenAI conventions 1.41, ``gen-ai-input-messages.json``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from otel_bridge.messages import shapes
@@ -148,10 +148,12 @@ def _add_media(parts: Parts, fields: ReadFields) -> None:
 
 
 def _holds_answers(content: object) -> bool:
-    """Return whether *content* is a list with a part that is a tool's answer, by its type or its key."""
-    if not isinstance(content, list):
+    """Return whether *content* is many parts, one of them a tool's answer, by its type or its key."""
+    # A row of Parquet has an array of parts.
+    parts = plain(content)
+    if not isinstance(parts, (list, tuple)):
         return False
-    for part in cast("list[object]", content):
+    for part in cast("Sequence[object]", parts):
         fields = fields_of(part) or {}
         kind = first(fields, shapes.KIND_KEYS)
         if isinstance(kind, str) and shapes.KINDS.get(kind) == shapes.ANSWER:

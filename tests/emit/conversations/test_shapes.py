@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -535,6 +536,17 @@ def test_a_medium_has_its_data_or_address(part: Any, medium: Any) -> None:
     ((_, (read_part,)),) = _messages([{"role": "user", "content": [part]}])
 
     assert {key: read_part[key] for key in medium} == medium
+
+
+@pytest.mark.parametrize("collection", [tuple, partial(np.array, dtype=object)])
+def test_answers_of_tools_in_any_sequence_of_parts_name_their_calls(
+    collection: Callable[[Any], Any],
+) -> None:
+    answers = [{"type": "tool-result", "toolCallId": "c", "output": "R"}]
+
+    assert _messages([{"role": "tool", "content": collection(answers)}]) == [
+        ("tool", [_RESULT])
+    ]
 
 
 def test_a_plain_text_of_langchain_is_a_text() -> None:
