@@ -171,8 +171,8 @@ class Parts:
     def _response(self, content: object) -> Json:
         """Return the text of content that is text alone, else its parts; empty for ``None``.
 
-        Data of a tool as it is. Parts with more fields than their text stay parts, so that no field
-        is lost.
+        Data of a tool as it is, unless it is a list. Parts with more fields than their text stay
+        parts, so that no field is lost.
         """
         content = plain(content)
         if content is None or not isinstance(content, list):
@@ -478,6 +478,8 @@ def _data_of(
     if not isinstance(data, (bytes, bytearray, memoryview)):
         return data
     content = bytes(cast("bytes", data))
+    # Its checks encode raw bytes, but not those that are assigned to a block.
+    is_encoded = is_encoded and content.isascii()
     return (content if is_encoded else base64.b64encode(content)).decode()
 
 

@@ -538,6 +538,12 @@ def test_a_medium_has_its_data_or_address(part: Any, medium: Any) -> None:
     assert {key: read_part[key] for key in medium} == medium
 
 
+def test_bytes_assigned_to_a_block_of_llamaindex_are_encoded() -> None:
+    part = {"block_type": "image", "image": _PNG, "image_mimetype": "image/png"}
+
+    assert _messages([{"role": "user", "content": [part]}]) == [("user", [_BLOB])]
+
+
 @pytest.mark.parametrize("collection", [tuple, partial(np.array, dtype=object)])
 def test_answers_of_tools_in_any_sequence_of_parts_name_their_calls(
     collection: Callable[[Any], Any],
