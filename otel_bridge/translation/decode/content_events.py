@@ -143,9 +143,13 @@ def chats_of_listed(value: Json) -> tuple[Chat, Chat] | None:
     prompt = Chat()
     answer = Chat()
     for entry in entries:
-        if not isinstance(entry, dict) or entry.get(semconv.EVENT_NAME) not in NAMES:
+        if not isinstance(entry, dict):
             return None
-        _add(prompt, answer, text_in(entry, semconv.EVENT_NAME), entry)
+        # As text: a producer may send a list, which no set can look up.
+        name = text_in(entry, semconv.EVENT_NAME)
+        if name not in NAMES:
+            return None
+        _add(prompt, answer, name, entry)
     return prompt, answer
 
 

@@ -83,7 +83,8 @@ def test_events_listed_in_one_attribute_are_input_and_answer() -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [None, "q", {"event.name": "gen_ai.choice"}, [{"role": "user", "content": "q"}], ["q"], [{"event.name": 3}]],
+    [None, "q", {"event.name": "gen_ai.choice"}, [{"role": "user", "content": "q"}], ["q"], [{"event.name": 3}],
+     [{"event.name": []}], [{"event.name": {}}]],
 )  # fmt: skip
 def test_what_is_not_a_list_of_events_is_read_in_another_way(value: Any) -> None:
     assert chats_of_listed(value) is None
