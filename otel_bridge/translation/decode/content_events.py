@@ -231,8 +231,9 @@ def _choice(body: Mapping[str, Json]) -> dict[str, Json]:
     else:
         message["content"] = content_of(text)
     calls = parsed_json(body.get("tool_calls"))
-    if isinstance(calls, list):
-        message.setdefault("tool_calls", calls)
+    # Clients write every field of their schema, so that a message without calls may have the key.
+    if isinstance(calls, list) and not message.get("tool_calls"):
+        message["tool_calls"] = calls
     if isinstance(body.get("finish_reason"), str):
         message["finish_reason"] = body["finish_reason"]
     return message

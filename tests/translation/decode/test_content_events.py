@@ -39,6 +39,14 @@ def test_a_text_that_looks_like_json_stays_as_it_was_written(text: str) -> None:
     [
         {"message": json.dumps({"role": "assistant", "tool_calls": [CALL]})},
         {"message": json.dumps({"role": "assistant"}), "tool_calls": [CALL]},
+        {
+            "message": json.dumps({"role": "assistant", "tool_calls": None}),
+            "tool_calls": [CALL],
+        },
+        {
+            "message": json.dumps({"role": "assistant", "tool_calls": []}),
+            "tool_calls": [CALL],
+        },
     ],
 )
 def test_a_choice_has_its_calls_in_the_message_or_beside_it(
