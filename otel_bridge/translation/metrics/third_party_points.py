@@ -216,8 +216,9 @@ class ThirdPartyPoints:
     def _is_new(self, process: Process, point: MetricPoint, hash_: bytes) -> bool:
         """Return whether to show a point: a new one, or a former value that its step returns to.
 
-        ``False`` for a point that is redelivered or resent, as SDKs do at each export, and for a
-        value between which its step alternates, which is counted (``point/alternating``).
+        ``False`` for a point that is redelivered or resent, as SDKs do at each export, for one older
+        than the value of its step, and for a value between which its step alternates, which is
+        counted (``point/alternating``).
         """
         key = f"{process.instance}/{point.key}"
         # In every case, so that the hash is remembered even if the point is not shown.
@@ -230,8 +231,10 @@ class ThirdPartyPoints:
             if added:
                 self._note_latest(key, point, hash_)
             return added
-        # Late, or redelivered: the step keeps its value.
-        if point.time_ns <= latest.time_ns:
+        # Late: a tracker shows the row that comes last, and the step's value is newer.
+        if point.time_ns < latest.time_ns:
+            return False
+        if point.time_ns == latest.time_ns:
             return added
         if not added and hash_ != latest.hash:
             # Only once: two producers with one name and without ids would alternate at each export.

@@ -205,6 +205,17 @@ def test_a_step_that_goes_back_to_a_former_value_shows_the_last_one_and_what_alt
     assert bench.counts() == {"point/alternating": 1}
 
 
+def test_an_older_value_that_comes_late_does_not_replace_the_one_of_its_step() -> None:
+    bench = Bench()
+
+    rows = [
+        sent(bench, gauge("loss", value, T0 + time_ns, {"step": 1}))
+        for value, time_ns in ((1.5, 5), (1.0, 3), (1.5, 6))
+    ]
+
+    assert rows == [[("megatron", 1, 5, {"megatron/loss": 1.5})], [], []]
+
+
 def test_without_a_step_the_time_reports_points_apart() -> None:
     bench = Bench()
 
