@@ -279,10 +279,13 @@ class Evaluations:
             if entry is None:
                 continue
             # They lost what is shown when they were yielded; what is left of them only detects a
-            # redelivery.
+            # redelivery. One that came since has it still.
             if entry.is_settled:
                 for of_name in entry.values.values():
-                    yielded += any(value.is_sent for value in of_name.values())
+                    yielded += any(
+                        value.is_sent and not value.score.has_value
+                        for value in of_name.values()
+                    )
             self._settled.pop(key, None)
             self._pending.pop(key, None)
             entry.is_pending = False

@@ -211,6 +211,18 @@ def test_a_value_whose_trace_never_comes_is_sent_by_itself_in_the_end() -> None:
     assert bench.close() == []
 
 
+def test_a_value_that_came_since_the_end_is_not_taken_back_from_the_count() -> None:
+    bench = Bench()
+    bench.evaluate(sample.evaluation("late", "reward", 0.5, seq=1))
+    bench.evaluate(sample.evaluation("never", "reward", 0.5, seq=2))
+    bench.close()
+    bench.evaluate(sample.evaluation("late", "style", 0.5, seq=3))
+
+    bench.send(*sample.rollout_spans("late"))
+
+    assert bench.counted() == {"evaluation/no_rollout": 1}
+
+
 @pytest.mark.parametrize("restart", [False, True])
 def test_values_of_a_rollout_that_has_not_come_at_the_end_are_counted_until_it_comes(
     restart: bool,
