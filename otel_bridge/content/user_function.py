@@ -89,10 +89,12 @@ def by_user(text: str) -> str:
     and logged once, since a text that was not redacted must not leave. Only an exception of the
     program's own signal handlers passes (`any_error_but_signals`).
     """
-    if _UserFunction.redaction is None:
+    # Read once: another thread may remove the function meanwhile.
+    redaction = _UserFunction.redaction
+    if redaction is None:
         return text
     try:
-        redacted: object = _UserFunction.redaction(text)
+        redacted: object = redaction(text)
     except any_error_but_signals() as exc:  # the user's code
         redacted = exc
     if isinstance(redacted, str):

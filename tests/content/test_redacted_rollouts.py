@@ -5,14 +5,21 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from otel_bridge.content import user_function
 from otel_bridge.content.policy import ContentPolicy
-from otel_bridge.content.user_function import redact_by_setting, redact_with
+from otel_bridge.content.user_function import (
+    Redaction,
+    by_user,
+    redact_by_setting,
+    redact_with,
+)
 from otel_bridge.emit.conversations.conversation import MessageLimits, content_of
 from otel_bridge.emit.rollouts.rollout import Rollout
 from otel_bridge.errors import ConfigError
@@ -323,6 +330,23 @@ def test_the_hook_sees_every_text_and_one_that_raises_costs_that_text() -> None:
 
     assert span_messages(run.roots[0]).input[0] == message("user", REDACTED)
     assert span_messages(run.roots[0]).output == [message("assistant", "IT IS 4.")]
+
+
+def test_a_text_whose_hook_another_thread_removes_is_redacted_by_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Removed:
+        """Has the function at the first look alone."""
+
+        functions: ClassVar[list[Redaction]] = [str.upper]
+
+        @property
+        def redaction(self) -> Redaction | None:
+            return self.functions.pop() if self.functions else None
+
+    monkeypatch.setattr(user_function, "_UserFunction", Removed())
+
+    assert by_user("text") == "TEXT"
 
 
 def test_what_the_hook_fails_on_is_counted_and_never_logged(
