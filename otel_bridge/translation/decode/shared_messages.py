@@ -119,7 +119,7 @@ def _turn(index: int, messages: Sequence[_Entry]) -> Mapping[str, str]:
 
 
 def _call(index: int, call_id: Json, messages: Sequence[_Entry]) -> Mapping[str, str]:
-    """Return the arguments of the nearest tool call with the span's call id, and the tool's answer; empty without both.
+    """Return the arguments of the span's call in the nearest answer, and the tool's answer; empty without both.
 
     Of several parts with one id the first counts, as in the emitter that numbered them.
     """

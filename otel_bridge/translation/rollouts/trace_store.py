@@ -308,7 +308,6 @@ class TraceStore:
         # JSON has no raw line break, so the first one ends the header.
         message = ScopeSpans(spans=spans).SerializeToString()
         chunk = orjson.dumps(header) + b"\n" + message
-        # A key for each message, so that earlier spans are not written again.
         self._state.set(f"{_SPANS}{trace.id}/{trace.chunks}", chunk)
         trace.chunks += 1
         trace.size += len(chunk)
