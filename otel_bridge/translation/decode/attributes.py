@@ -89,7 +89,7 @@ def as_int(value: object) -> int | None:
     """
     if isinstance(value, str):
         try:
-            value = int(value) if len(value) <= 20 else None
+            value = int(value) if len(value) <= 20 and "_" not in value else None
         except ValueError:
             return None
     if isinstance(value, float):
@@ -132,8 +132,8 @@ def as_float(value: object) -> float | None:
                 return math.inf
             return -math.inf
     try:
-        # A longer text is not a number, and is not worth the parse.
-        if isinstance(value, str) and len(value) < 64:
+        # A longer text is not a number, and is not worth the parse. Python alone has underscores.
+        if isinstance(value, str) and len(value) < 64 and "_" not in value:
             return float(value)
         return None
     except ValueError:

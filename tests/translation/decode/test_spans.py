@@ -190,6 +190,7 @@ def test_values_of_any_type_become_numbers_and_names_or_nothing() -> None:
         None,
         None,
     ]
+    assert (as_int("3_100"), as_float("3_100")) == (None, None)
     lowest = -(1 << 63)
     assert [as_int(value) for value in (str(lowest), float(lowest))] == [lowest] * 2
     assert [as_float(value) for value in values[:6]] == [3.0, 3.0, 3.0, 1.0, 2.5, None]
