@@ -19,6 +19,7 @@ MEANING: Mapping[str, str] = {
     "phase/late": "phases of steps after which 64 came",
     "phase/too_many_names": "names of phases beyond 256 of a run: such a phase counts as other",
     "phase/unclosed": "phases that a process left open when it ended",
+    "point/late": "values that came behind a newer one of their key and step, which is shown",
     "point/alternating": "values that two producers without an id send by turns: give each a service.instance.id",
     "ranks/late": "rows of ranks for steps that are forgotten",
     "row/incomplete": "parts of rows that did not arrive within 10 s",

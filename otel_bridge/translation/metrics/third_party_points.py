@@ -12,9 +12,9 @@
 * What remains of a point's attributes becomes part of the key (`keys.attribute_suffix`).
 * A span that names an iteration (``dl.iteration``) makes a row of its numbers.
 * A redelivered point (same role, key, step and value; the time counts only without a step) is
-  dropped. Another value at the same step makes a further row, so that the value sent last wins. A
-  step that returns to a former value (A, B, A, each newer) shows that value once more; further
-  alternation is counted (`point/alternating`).
+  dropped. Another value at the same step makes a further row, so that the newest wins; an older
+  one that comes late is counted (`point/late`). A step that returns to a former value (A, B, A,
+  each newer) shows that value once more; further alternation is counted (`point/alternating`).
 * The points of one request with the same role, step and time make one row.
 """
 
@@ -217,8 +217,8 @@ class ThirdPartyPoints:
         """Return whether to show a point: a new one, or a former value that its step returns to.
 
         ``False`` for a point that is redelivered or resent, as SDKs do at each export, for one older
-        than the value of its step, and for a value between which its step alternates, which is
-        counted (``point/alternating``).
+        than the value of its step, and for a value between which its step alternates. The latter two
+        are counted (``point/late``, ``point/alternating``).
         """
         key = f"{process.instance}/{point.key}"
         # In every case, so that the hash is remembered even if the point is not shown.
@@ -233,6 +233,8 @@ class ThirdPartyPoints:
             return added
         # Late: a tracker shows the row that comes last, and the step's value is newer.
         if point.time_ns < latest.time_ns:
+            if added:
+                count(self._state, "point/late")
             return False
         if point.time_ns == latest.time_ns:
             return added

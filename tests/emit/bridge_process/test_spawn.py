@@ -267,7 +267,8 @@ def test_the_bridges_search_path_is_known_after_the_working_folder_was_deleted(
 
     assert bridge_path(["src", "/extra"]) == ["/extra", package]
     # As of a script below ``python -m cProfile``.
-    monkeypatch.setattr(sys.modules["__main__"], "__file__", "train.py")
+    main = sys.modules["__main__"]
+    monkeypatch.setattr(main, "__file__", "train.py", raising=False)
     assert bridge_path(["src", "/extra"]) == ["/extra", package]
 
 

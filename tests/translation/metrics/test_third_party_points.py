@@ -214,6 +214,7 @@ def test_an_older_value_that_comes_late_does_not_replace_the_one_of_its_step() -
     ]
 
     assert rows == [[("megatron", 1, 5, {"megatron/loss": 1.5})], [], []]
+    assert bench.counts() == {"point/late": 1}
 
 
 def test_without_a_step_the_time_reports_points_apart() -> None:
