@@ -213,12 +213,11 @@ def _hf_token(env: Mapping[str, str], cwd: Path) -> str | None:
     variable = env.get("HF_TOKEN") or env.get("HUGGING_FACE_HUB_TOKEN")
     if variable:
         return variable.strip()
-    file = env.get("HF_TOKEN_PATH")
     # No readable file means no login, as for huggingface_hub: a public server needs no token.
     with contextlib.suppress(OSError, UnicodeDecodeError):
         path = (
-            absolute_path("HF_TOKEN_PATH", file, cwd)
-            if file
+            _expanded_path("HF_TOKEN_PATH", env, cwd)
+            if env.get("HF_TOKEN_PATH")
             else _hugging_face_home(env, cwd) / "token"
         )
         return path.read_text("utf-8").strip() or None
@@ -232,9 +231,23 @@ def _hugging_face_home(env: Mapping[str, str], cwd: Path) -> Path:
         ConfigError: It is below a home that is not known.
     """
     if env.get("HF_HOME"):
-        return absolute_path("HF_HOME", env["HF_HOME"], cwd)
+        return _expanded_path("HF_HOME", env, cwd)
     if env.get("XDG_CACHE_HOME"):
-        cache = absolute_path("XDG_CACHE_HOME", env["XDG_CACHE_HOME"], cwd)
+        cache = _expanded_path("XDG_CACHE_HOME", env, cwd)
     else:
         cache = absolute_path("HOME", env.get("HOME") or "~", cwd) / ".cache"
     return cache / "huggingface"
+
+
+def _expanded_path(name: str, env: Mapping[str, str], cwd: Path) -> Path:
+    """Return the path that the variable *name* has, with the variables in it replaced, as huggingface_hub does.
+
+    Raises `ConfigError` as `absolute_path`.
+    """
+    # An unknown one stays as it is. No shell replaces them in a container's file of variables.
+    value = re.sub(
+        r"\$(\w+|\{[^}]*\})",
+        lambda match: env.get(match[1].strip("{}"), match[0]),
+        env[name],
+    )
+    return absolute_path(name, value, cwd)

@@ -103,3 +103,22 @@ def test_settings_make_the_folder_absolute_and_name_the_command(tmp_path: Path) 
         "TRACKIO_DIR": "/home/ada/.cache/huggingface/trackio"
     }
     assert default.view(replace(RUN, project="maths")) == "trackio show --project maths"
+
+
+@pytest.mark.parametrize("written", ["$SCRATCH/hf", "${SCRATCH}/hf"])
+def test_variables_in_the_folder_of_hugging_face_are_replaced_as_by_its_own_library(
+    tmp_path: Path, written: str
+) -> None:
+    (tmp_path / "hf").mkdir()
+    (tmp_path / "hf" / "token").write_text("hf_stored")
+    env = {"SCRATCH": str(tmp_path), "TRACKIO_SPACE_ID": "ada/t"}
+
+    home = read(**env, HF_HOME=written)
+    cache = read(**env, XDG_CACHE_HOME=written)
+    token = read(**env, HF_TOKEN_PATH=f"{written}/token")
+
+    assert home.directory == tmp_path / "hf" / "trackio"
+    assert cache.directory == tmp_path / "hf" / "huggingface" / "trackio"
+    assert token.remote is not None
+    assert token.remote.hf_token == "hf_stored"
+    assert read(HF_HOME="/$UNSET").directory == Path("/$UNSET/trackio")
