@@ -152,15 +152,20 @@ def _previewed(messages: Sequence[Message]) -> list[Json]:
         if first is None:
             first = index
         content = message.get("content")
-        if isinstance(content, str):
-            answer = content or answer
-    if first is not None and answer and not messages[first].get("content"):
+        if isinstance(content, str) and content.strip():
+            answer = content
+    if first is not None and answer and _is_blank(messages[first].get("content")):
         part: Payload = {
             "type": "preview_of_the_answer",
             "text": answer[:_PREVIEW_CHARS],
         }
         previewed[first] = {**messages[first], "content": [part]}
     return previewed
+
+
+def _is_blank(content: Json) -> bool:
+    """Return whether *content* shows nothing: many models write an empty line before a call of a tool."""
+    return not content.strip() if isinstance(content, str) else not content
 
 
 def evaluation_trace(evaluation: Evaluation) -> Payload:

@@ -538,16 +538,18 @@ def test_of_the_statistics_of_rollouts_those_that_hardly_change_are_written_only
     assert row_metrics(replace(row, id="m:a:3")) == statistics  # a program's own
 
 
-def test_the_list_of_traces_shows_the_answer_after_a_tool_call_the_role_and_the_reward() -> (
-    None
-):
+@pytest.mark.parametrize("nothing", ["", "\n\n"])
+def test_the_list_of_traces_shows_the_answer_after_a_tool_call_the_role_and_the_reward(
+    nothing: str,
+) -> None:
     call = {
         "role": "assistant",
-        "content": "",
+        "content": nothing,
         "tool_calls": [{"id": "1", "function": {"name": "f"}}],
     }
     talk = [{"role": "user", "content": "2+2?"}, call, {"role": "tool", "content": "4"}]
     talk.append({"role": "assistant", "content": "It is 4."})
+    talk.append({"role": "assistant", "content": nothing})
     rollout = RolloutRecord(
         id="4bf92f3577b34da6a3ce929d0e0e4736", role="explorer", key="explorer/rollouts", step=4, axis="explorer/step",
         start_unix_ns=NOW, end_unix_ns=NOW, messages=talk, reward=0.75,
