@@ -382,15 +382,16 @@ def _wait_less(store: Any) -> None:
     if engine is None:
         return  # MLflow's own 20 s apply
     event: Any = importlib.import_module("sqlalchemy").event
+    # MLflow keeps the engine for all stores of an address, and SQLAlchemy takes a function once.
+    event.listen(engine, "before_cursor_execute", _shorten, retval=True)
 
-    def shorten(*call: Any) -> tuple[Any, Any]:
-        _, _, statement, parameters, *_ = call
-        # Of all statements only this one is changed: 5 s instead of MLflow's 20.
-        return (
-            _BUSY if statement.startswith("PRAGMA busy_timeout") else statement
-        ), parameters
 
-    event.listen(engine, "before_cursor_execute", shorten, retval=True)
+def _shorten(*call: Any) -> tuple[Any, Any]:
+    """Return statement and parameters of *call*; only the statement that sets the wait is changed."""
+    _, _, statement, parameters, *_ = call
+    if statement.startswith("PRAGMA busy_timeout"):
+        statement = _BUSY
+    return statement, parameters
 
 
 def _prepare_environment(settings: MlflowSettings) -> None:

@@ -448,3 +448,14 @@ def test_a_database_that_another_program_locks_is_tried_again_long_before_mlflow
 
     assert raised.value.position == 2
     same_scalars(mlflow_reading.contents(uri, run), rows)
+
+
+def test_opening_the_run_again_adds_nothing_to_each_statement_of_the_database(
+    uri: str, run: RunInfo
+) -> None:
+    engine = opened(uri, run)._connection.store.engine
+    listeners = len(list(engine.dispatch.before_cursor_execute))
+
+    opened(uri, run)
+
+    assert len(list(engine.dispatch.before_cursor_execute)) == listeners
