@@ -137,7 +137,7 @@ class MediaWriter:
                 self._upload(folder)
         self._tag(record)
         # Last, because a record that is tried again must not count twice.
-        lacking = sum(map(_lacks_caption, record.items))
+        lacking = sum(map(_lacks_caption, (*record.items, *record.cells)))
         if lacking:
             self._left_out[_NO_CAPTION] += lacking
 

@@ -438,6 +438,18 @@ def test_a_caption_that_mlflow_cannot_show_is_counted_once_however_often_it_is_t
     assert left_out_of(writer) == {"captions: MLflow shows none": 1}
 
 
+@pytest.mark.slow
+def test_a_caption_of_an_image_in_a_cell_is_counted_where_mlflow_shows_none(
+    run: RunInfo, tmp_path: Path
+) -> None:
+    writer = mlflow_writer(mlflow_reading.database(tmp_path), run, tmp_path)
+    cells = [image(1, "a cat")]
+
+    deliver(writer, [media("t", table(["p"], [[{"media": 0}]]), cells=cells)])
+
+    assert left_out_of(writer) == {"captions: MLflow shows none": 1}
+
+
 # --- W&B --------------------------------------------------------------------------------------------------------------
 @pytest.mark.slow
 def test_wandb_shows_media_of_its_own_types_in_the_history(
