@@ -127,7 +127,7 @@ class MediaWriter:
                 if item.kind == "image":
                     self._image(folder, record, item, index)
                 elif item.kind == "table":
-                    self._table(folder, record, item)
+                    self._table(folder, record, item, index)
                 else:
                     path = f"media/{_path(record.key)}/{_stem(record)}-{index}.{extension_of(item)}"
                     _put(folder, path, item.data)
@@ -180,7 +180,9 @@ class MediaWriter:
         _put(folder, f"images/{stem}.png", whole)
         _put(folder, f"images/{stem}{self._mark}compressed.webp", small)
 
-    def _table(self, folder: Path, record: MediaRecord, item: MediaItem) -> None:
+    def _table(
+        self, folder: Path, record: MediaRecord, item: MediaItem, index: int
+    ) -> None:
         """Put a table, and the media in its cells, into *folder*.
 
         Raises as `_put`. The bytes are a table: the bridge has checked them before.
@@ -190,7 +192,7 @@ class MediaWriter:
         for row in rows:
             data.append([self._cell(folder, record, cell) for cell in row])
         table = {"columns": columns, "data": data}
-        _put(folder, _table_path(record), json.dumps(table).encode())
+        _put(folder, _table_path(record, index), json.dumps(table).encode())
 
     def _cell(self, folder: Path, record: MediaRecord, cell: object) -> Json:
         """Return the cell of a table: an image as MLflow names one, other media as a path, text as it is.
@@ -222,14 +224,22 @@ class MediaWriter:
             self._set(_IMAGES_TAG, "True")
             self._tagged = True
         if "table" in kinds:
-            listed = self._listed()
-            entry: Json = {"path": _table_path(record), "type": "table"}
-            if entry not in listed:
+            self._list_tables(record)
+
+    def _list_tables(self, record: MediaRecord) -> None:
+        """Add the tables of *record* to the tag that lists them; raises as `_tag`."""
+        # A copy: when the tag cannot be set, the repeated call must find the tables missing again.
+        listed = [*self._listed()]
+        for index, item in enumerate(record.items):
+            entry: Json = {"path": _table_path(record, index), "type": "table"}
+            if item.kind == "table" and entry not in listed:
                 listed.append(entry)
-                # The oldest leave the list first; their artifacts stay.
-                while len(json.dumps(listed)) > _MAX_TAG:
-                    del listed[0]
-                self._set(_TABLES_TAG, json.dumps(listed))
+        # The oldest leave the list first; their artifacts stay.
+        while len(json.dumps(listed)) > _MAX_TAG:
+            del listed[0]
+        if listed != self._tables:
+            self._set(_TABLES_TAG, json.dumps(listed))
+            self._tables = listed
 
     def _listed(self) -> list[Json]:
         """Return the tables that the run names, of other programs too, because the tag is replaced as a whole.
@@ -294,8 +304,9 @@ def _put(folder: Path, path: str, data: bytes) -> None:
     file.write_bytes(data)
 
 
-def _table_path(record: MediaRecord) -> str:
-    return f"tables/{_path(record.key)}/{_stem(record)}.json"
+def _table_path(record: MediaRecord, index: int) -> str:
+    number = f"-{index}" if index else ""
+    return f"tables/{_path(record.key)}/{_stem(record)}{number}.json"
 
 
 def _stem(record: MediaRecord) -> str:

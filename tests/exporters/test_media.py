@@ -450,6 +450,33 @@ def test_a_caption_of_an_image_in_a_cell_is_counted_where_mlflow_shows_none(
     assert left_out_of(writer) == {"captions: MLflow shows none": 1}
 
 
+@pytest.mark.slow
+def test_mlflow_lists_each_table_of_a_record_also_when_the_first_call_could_not(
+    run: RunInfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = mlflow_reading.database(tmp_path)
+    writer = mlflow_writer(uri, run, tmp_path)
+    tables = [media("t", table(["q"], [[1]]), table(["q"], [[2]]))]
+
+    def lost(*_: object) -> None:
+        raise ConnectionError("reset")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("otel_bridge_mlflow.tags.Roles.note", lambda *_: None)
+        patched.setattr(type(writer._connection.client), "set_tag", lost)  # type: ignore[attr-defined]
+        with pytest.raises(RetryableError):
+            writer.write_media(tables)  # type: ignore[attr-defined]
+    writer.write_media(tables)  # type: ignore[attr-defined]
+
+    (found,) = mlflow_reading.runs_of(uri, run)
+    folder = Path(urlsplit(found.info.artifact_uri).path)
+    shown = [
+        json.loads((folder / entry["path"]).read_bytes())["data"]
+        for entry in json.loads(found.data.tags["mlflow.loggedArtifacts"])
+    ]
+    assert shown == [[[1]], [[2]]]
+
+
 # --- W&B --------------------------------------------------------------------------------------------------------------
 @pytest.mark.slow
 def test_wandb_shows_media_of_its_own_types_in_the_history(
