@@ -193,7 +193,12 @@ class SummaryWriter:
             for key in numbers:
                 name = self._names.known(key) or key
                 if name in self._tags:  # it was a text before
-                    client.delete_tag(self._run_id, name)
+                    try:
+                        client.delete_tag(self._run_id, name)
+                    except Exception:
+                        # It may be gone, and only the answer be lost: the repeated call looks.
+                        self._numbers = None
+                        raise
                     del self._tags[name]
 
     def write_alerts(self, alerts: Sequence[Alert]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import otel_bridge_mlflow
-from otel_bridge.errors import JournalError, PermanentError
+from otel_bridge.errors import JournalError, PermanentError, RetryableError
 from otel_bridge.exporter import RunInfo, RunningSteps, WritesAlerts, WritesSummary
 from otel_bridge.records import Distribution, Row, Value
 from otel_bridge.testing import MemoryTable, samples
@@ -377,6 +377,28 @@ def test_a_text_of_the_summary_that_became_a_number_is_no_longer_shown_as_a_text
     data = mlflow_reading.client(uri).get_run(tagged(uri, run)).data
     assert [tag for tag in data.tags if tag.startswith("summary/")] == ["summary/note"]
     assert [*data.metrics.values()] == [0.5]
+
+
+def test_a_text_of_the_summary_whose_removal_got_no_answer_does_not_block_the_repeated_call(
+    uri: str, run: RunInfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = opened(uri, run)
+    assert isinstance(writer, WritesSummary)
+    writer.write_summary(None, {"best": "not yet"})
+    client = type(writer._connection.client)  # type: ignore[attr-defined]
+    delete_tag = client.delete_tag
+
+    def without_answer(*arguments: object) -> None:
+        delete_tag(*arguments)
+        raise ConnectionError("reset")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(client, "delete_tag", without_answer)
+        with pytest.raises(RetryableError):
+            writer.write_summary(None, {"best": 0.5})
+    writer.write_summary(None, {"best": 0.5})
+
+    assert [point[1] for point in held(uri, run)["summary/best"]] == [0.5]
 
 
 def test_the_summary_that_a_new_writer_is_given_again_adds_no_points(
