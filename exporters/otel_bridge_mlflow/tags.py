@@ -227,11 +227,13 @@ class SummaryWriter:
         number. Raises `JournalError` when the memory cannot be written.
         """
         key = f"{_ALERTS}{alert.level}"
-        positions: list[int] = json.loads(self._memory.get(key) or b"[]")
-        if alert.position not in positions:
-            positions.append(alert.position)
-            self._memory.put(key, json.dumps(positions).encode())
-        number = positions.index(alert.position) + 1
+        numbered: list[int | str] = json.loads(self._memory.get(key) or b"[]")
+        # A dead letter that is tried again has no position.
+        place = alert.position or alert.id
+        if place not in numbered:
+            numbered.append(place)
+            self._memory.put(key, json.dumps(numbered).encode())
+        number = numbered.index(place) + 1
         step = number if alert.step is None else alert.step
         return Row(
             alert.id,

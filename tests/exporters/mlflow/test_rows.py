@@ -418,6 +418,20 @@ def test_the_summary_that_a_new_writer_is_given_again_adds_no_points(
     }
 
 
+def test_dead_letters_that_are_tried_again_count_as_alerts_of_their_own(
+    uri: str, run: RunInfo
+) -> None:
+    writer = opened(uri, run)
+    assert isinstance(writer, WritesAlerts)
+
+    # Tried again, they have no position.
+    for number in (2, 3, 3):
+        writer.write_alerts([samples.alert(number)])
+
+    points = [point[:2] for point in held(uri, run)["alerts/warn"]]
+    assert points == [(2, 1.0), (3, 2.0)]
+
+
 def test_alerts_count_up_in_the_time_line_and_one_that_comes_again_changes_nothing(
     uri: str, run: RunInfo
 ) -> None:
