@@ -85,13 +85,16 @@ class ParamWriter:
             ) != changed:
                 tags[tag] = changed
         # Params and tags apart: MLflow refuses a batch as a whole for one bad param.
+        params_of_others: dict[str, str] = {}
         for (name, text), _ in self._refused("params", params, self._params):
             # Another bridge of this run wrote the param meanwhile, and params cannot change.
-            self._params[name] = text
+            params_of_others[name] = text
             tags[self._tag(name)] = text
         for (name, _), exc in self._refused("tags", tags, self._tags):
             # The config is not worth a blocked run: its other entries and all records go on.
             _log.warning("%r is left out of the config: %s", name, exc)
+        # Only behind the tags: a repeated call must send those again.
+        self._params |= params_of_others
 
     def _tag(self, name: str) -> str:
         """Return the tag for later values of a param.

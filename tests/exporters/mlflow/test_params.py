@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from otel_bridge.errors import RetryableError
 from otel_bridge.exporter import RunInfo
 from otel_bridge.testing import MemoryTable, samples
 from support.trackers import mlflow_reading
@@ -136,6 +137,29 @@ def test_a_param_that_another_bridge_wrote_meanwhile_becomes_a_tag(
 
     held = mlflow_reading.client(uri).get_run(tagged(uri, run)).data
     assert held.params == {"seed": "1", "a": "1", "b": "2"}
+    assert held.tags["config/seed"] == "2"
+
+
+def test_the_tag_for_a_param_of_another_bridge_is_sent_again_after_an_error(
+    uri: str, run: RunInfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = opened(uri, run), opened(uri, run)
+    first.write_config(None, {"seed": 1})
+    client = type(second._connection.client)
+    log_batch = client.log_batch
+
+    def without_tags(*arguments: object, **batch: object) -> None:
+        if "tags" in batch:
+            raise ConnectionError("reset")
+        log_batch(*arguments, **batch)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(client, "log_batch", without_tags)
+        with pytest.raises(RetryableError):
+            second.write_config(None, {"seed": 2})
+    second.write_config(None, {"seed": 2})
+
+    held = mlflow_reading.client(uri).get_run(tagged(uri, run)).data
     assert held.tags["config/seed"] == "2"
 
 
