@@ -251,12 +251,15 @@ def _create(path: Path, revisions: Revisions, make: MakeStore) -> None:
             database.execute("ATTACH DATABASE ? AS template", (str(template),))
             # Everything in the block is one transaction: a kill leaves the file as it was.
             with database:
-                _copy(database, path, revisions)
-    _log.info("created the MLflow store %s (schema %s)", path, revisions.newest)
+                is_new = _copy(database, path, revisions)
+    if is_new:
+        _log.info("created the MLflow store %s (schema %s)", path, revisions.newest)
 
 
-def _copy(database: sqlite3.Connection, path: Path, revisions: Revisions) -> None:
+def _copy(database: sqlite3.Connection, path: Path, revisions: Revisions) -> bool:
     """Copy the tables of the attached template, under the lock of the file; the caller commits.
+
+    Return ``False`` if another process has created them meanwhile.
 
     Raises:
         RetryableError: Another process is creating the tables in steps, as MLflow does.
@@ -265,7 +268,7 @@ def _copy(database: sqlite3.Connection, path: Path, revisions: Revisions) -> Non
     # Looked at again under the lock: another process may have created it since.
     tables = _tables(database)
     if tables.experiments and tables.revision == revisions.newest:
-        return
+        return False
     if tables.of_mlflow:
         raise RetryableError(
             f"{path} is being created by another process", retry_after_s=1.0
@@ -279,6 +282,7 @@ def _copy(database: sqlite3.Connection, path: Path, revisions: Revisions) -> Non
             _DEFAULT_EXPERIMENT,
         ),
     )
+    return True
 
 
 def _copy_tables(database: sqlite3.Connection) -> None:

@@ -18,8 +18,9 @@ import otel_bridge_mlflow
 from otel_bridge.errors import BlockedError, RetryableError
 from otel_bridge.testing import MemoryTable, deliver, open_writer, samples
 from otel_bridge.testing.contract import same_scalars
-from otel_bridge_mlflow import sqlite_store
+from otel_bridge_mlflow import connection, sqlite_store
 from otel_bridge_mlflow.sqlite_store import revisions_of, write_ahead
+from otel_bridge_mlflow.versions import Package
 from support.trackers import mlflow_reading
 from support.waiting import HANG_S
 
@@ -223,6 +224,22 @@ def test_a_script_and_a_bridge_that_create_one_store_at_once_both_have_it(
         mlflow_reading.client(address(tmp_path)).get_experiment_by_name("of the script")
         is not None
     )
+
+
+def test_a_store_that_a_script_created_meanwhile_is_not_reported_as_created_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, sqlite_store.__name__)
+    make_store = connection._make_store
+
+    def behind_a_script(package: Package, uri: str) -> None:
+        make_store(package, address(tmp_path))
+        make_store(package, uri)
+
+    monkeypatch.setattr(connection, "_make_store", behind_a_script)
+    written(tmp_path)
+
+    assert "created the MLflow store" not in caplog.text
 
 
 def test_a_new_store_has_the_schema_that_mlflow_makes_and_its_default_artifacts_beside_it(
