@@ -99,8 +99,9 @@ class RunConfig:
         """
         if self._check_s is None or not (now or monotonic() >= self._check_s):
             return
-        self._check_s = None
         stored_config = self._stored()
+        # Only now: a store that could not be read is looked at again by the repeated call.
+        self._check_s = None
         # Empty is what a store returns that cannot be read.
         is_replaced = (
             bool(stored_config) and not self._own().keys() <= stored_config.keys()

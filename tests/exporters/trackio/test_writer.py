@@ -354,6 +354,31 @@ def test_a_config_that_another_bridge_replaced_is_stored_again(
     }
 
 
+def test_a_config_is_looked_for_again_after_the_store_could_not_be_read(
+    run: RunInfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = [0.0]
+    ours, other = cast("Any", opened(run)), cast("Any", opened(run))
+    monkeypatch.setattr("otel_bridge_trackio.config.monotonic", lambda: now_s[0])
+    monkeypatch.setattr(other._config, "_stored", dict)
+    ours.write_config("trainer", {"lr": 1})
+    ours.write_rows([loss(1)])
+    other.write_config("explorer", {"envs": 8})
+    other.write_rows([loss(2)])
+    now_s[0] = 3.0
+
+    def locked() -> None:
+        raise RetryableError("locked")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ours._config, "_stored", locked)
+        with pytest.raises(RetryableError):
+            ours.write_rows([loss(3)])
+    ours.write_rows([loss(3)])
+
+    assert (config(run) or {}).get("trainer/lr") == 1
+
+
 def test_rows_without_a_step_get_the_running_count_of_their_keys_also_after_a_restart(
     run: RunInfo,
 ) -> None:
