@@ -215,7 +215,7 @@ class RemoteStore(EntrySink):
         Raises:
             RetryableError: The server is down, slow or busy.
             BlockedError: The server refuses access.
-            PermanentError: The server stored the file under another name.
+            PermanentError: The server stored the file under another name, or as `_upload`.
         """
         # The server's own folder of a project: Trackio drops all other characters.
         folder = "".join(
@@ -250,6 +250,7 @@ class RemoteStore(EntrySink):
         Raises:
             RetryableError: The server is down, slow or busy.
             BlockedError: The server refuses access.
+            PermanentError: A proxy refuses the file as too large.
         """
         # Two calls, as Trackio's client makes them: the file first, then what names it.
         answer = self._answer("POST", "api/upload", None, files={"files": (name, data)})
@@ -267,6 +268,7 @@ class RemoteStore(EntrySink):
 
         Raises:
             RetryableError: The server is down, slow or busy.
+            BlockedError: The server refuses access.
         """
         address = urljoin(self.url, "file")
         try:
