@@ -190,16 +190,14 @@ class LineLedger:
 
         An increment whose line the server holds becomes pending: its rows are in an artifact.
         """
-        popped = False
+        arrived: list[LineEntry] = []
         while self._entries and self._entries[0].end <= server_lines:
             entry = self._entries.popleft()
             self._position = max(self._position, entry.positions[-1])
             # Its line is there, its rows may not be: they are in an artifact.
             if entry.table:
                 self._pending.append(entry)
-            else:
-                self._memory.delete(_key(entry.start))
-            popped = True
+            arrived.append(entry)
         if self._entries and self._entries[0].start < server_lines:
             first = self._entries[0]
             self._position = max(
@@ -208,9 +206,14 @@ class LineLedger:
         # Never beyond the own lines: in shared mode, and beside a second writer, the server has
         # more.
         self._held = max(self._held, min(server_lines, self.next))
-        if popped:
-            # Only when an entry is done, so that an answer of the server costs no write otherwise.
+        # Only when an entry is done, so that an answer of the server costs no write otherwise.
+        if arrived:
+            # Before the entries go: after a kill in between, neither would say that their records
+            # have arrived.
             self._memory.put(_HELD, json.dumps([self._held, self._position]).encode())
+        for entry in arrived:
+            if not entry.table:
+                self._memory.delete(_key(entry.start))
         self._logged = max(self._logged, self._position)
 
     def awaited_tables(self) -> dict[str, int]:

@@ -18,6 +18,26 @@ class FullTable(MemoryTable):
         super().put(key, value)
 
 
+class KilledTable(MemoryTable):
+    """A memory whose process is killed before a further change."""
+
+    changes_left: int | None = None
+
+    def put(self, key: str, value: bytes) -> None:
+        self._change()
+        super().put(key, value)
+
+    def delete(self, key: str) -> None:
+        self._change()
+        super().delete(key)
+
+    def _change(self) -> None:
+        if self.changes_left is not None:
+            if self.changes_left == 0:
+                raise KeyboardInterrupt
+            self.changes_left -= 1
+
+
 def logged(lines: LineLedger, *positions: int) -> None:
     lines.announce(positions)
     lines.logged(len(positions))
@@ -49,6 +69,24 @@ def test_the_memory_holds_only_lines_that_are_not_known_to_be_held() -> None:
         lines.advance(position)
 
     assert dict(memory.items()) == {"held": b"[1000, 1000]"}
+
+
+@pytest.mark.parametrize("changes", [0, 1, 2])
+def test_a_kill_while_the_memory_forgets_lines_that_arrived_sends_none_of_them_again(
+    changes: int,
+) -> None:
+    memory = KilledTable()
+    before = LineLedger(memory, 0)
+    logged(before, 1, 2)
+    logged(before, 3, 4)
+    memory.changes_left = changes
+    with pytest.raises(KeyboardInterrupt):
+        before.advance(4)
+    memory.changes_left = None
+
+    lines = LineLedger(memory, 4)
+
+    assert (lines.durable(), lines.due([1, 2, 3, 4, 5])) == (4, [5])
 
 
 def test_a_new_writer_goes_on_right_behind_the_servers_count() -> None:
