@@ -294,9 +294,10 @@ class LineLedger:
     def _drop(self, entry: LineEntry) -> None:
         """Delete an increment that is in the store, and older increments of the same records, from the memory."""
         self._pending.remove(entry)
-        self._memory.delete(_key(entry.start))
         self._pending = self._without(entry, self._pending)
         self._stale = self._without(entry, self._stale)
+        # Last: after a kill before it, its file drops it and the older ones again.
+        self._memory.delete(_key(entry.start))
 
     def _without(self, done: LineEntry, entries: list[LineEntry]) -> list[LineEntry]:
         """Return *entries* without the records of *done*, which are in the store, and change the memory accordingly.

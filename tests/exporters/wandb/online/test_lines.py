@@ -89,6 +89,28 @@ def test_a_kill_while_the_memory_forgets_lines_that_arrived_sends_none_of_them_a
     assert (lines.durable(), lines.due([1, 2, 3, 4, 5])) == (4, [5])
 
 
+@pytest.mark.parametrize("changes", [0, 1])
+def test_a_kill_while_the_memory_forgets_a_committed_increment_sends_none_of_it_again(
+    changes: int,
+) -> None:
+    memory = KilledTable()
+    logged_table(LineLedger(memory, 0), 1, 2, at=100)
+    second = LineLedger(memory, 1)
+    second.lose_pending(200)
+    logged_table(second, 1, 2, at=300)
+    second.advance(2)
+    memory.changes_left = changes
+    with pytest.raises(KeyboardInterrupt):
+        second.committed({"t": [303]})
+    memory.changes_left = None
+
+    third = LineLedger(memory, 2)
+    third.committed({"t": [303]})
+    third.lose_pending(400)
+
+    assert (third.durable(), third.due([1, 2, 3])) == (2, [3])
+
+
 def test_a_new_writer_goes_on_right_behind_the_servers_count() -> None:
     memory = MemoryTable()
     before = LineLedger(memory, 0)
