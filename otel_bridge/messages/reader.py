@@ -259,7 +259,7 @@ def _of_fields(
         yield Message("", None, value)
 
 
-def _is_exchange(fields: Mapping[str, Any]) -> bool:
+def is_exchange(fields: Mapping[str, Any]) -> bool:
     """Return whether *fields* hold a list of messages that were sent, and one of those that came back.
 
     Two texts may be data of any kind.
@@ -343,7 +343,7 @@ def _keys_inside(fields: Mapping[str, Any], role: object) -> tuple[str, ...]:
     # A message that names its role is not a wrapper, whatever else it holds.
     if role is not None and shapes.ANSWERS_KEY not in fields:
         return ()
-    if _is_exchange(fields):
+    if is_exchange(fields):
         return shapes.EXCHANGE
     key = _key_inside(fields)
     return () if key is None else (key,)

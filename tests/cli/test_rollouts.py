@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from rich.console import Console
 
 from otel_bridge.cli.rollouts.source import Payload
 from otel_bridge.cli.rollouts.view import RolloutView
+from otel_bridge.journal.folder import run_folders
+from otel_bridge.journal.report import read_report, write_report
 from support.bridge.gated_tracker import install
 from support.trainers.command_runs import (
     call,
@@ -263,11 +266,12 @@ def test_a_run_that_nobody_has_read_says_how_it_is_delivered(tmp_path: Path) -> 
     )
     folder = only_folder(tmp_path / ".otel-bridge")
     size_bytes = sum(segment.size_bytes for segment in folder.segments())
+    unread = f"maths/ppo ({folder.run_id}): no bridge has read it yet"
 
     assert rollouts(tmp_path) == (
         1,
         [],
-        f"{folder.run_id}: no bridge has read it yet, {size_bytes:,} bytes wait; otel-bridge drain {folder.path}\n",
+        f"{unread}, {size_bytes:,} bytes wait; otel-bridge drain {folder.path}\n",
     )
 
 
@@ -309,6 +313,13 @@ def test_runs_without_rollouts_are_one_line(tmp_path: Path) -> None:
         call(["python", program(tmp_path, "row.py", row)], cwd=tmp_path, env=env)
 
     assert rollouts(tmp_path) == (0, [], "no rollouts\n")
+
+    for folder in run_folders(tmp_path / ".otel-bridge"):
+        report = read_report(folder)
+        assert report is not None
+        write_report(folder, replace(report, waiting={"steps": 1, "rollouts": 2}))
+    waits = "no rollouts yet: 4 wait until their step closes\n"
+    assert rollouts(tmp_path) == (0, [], waits)
 
 
 def test_a_damaged_ledger_is_said_and_the_files_are_not_treated_as_all(

@@ -158,7 +158,7 @@ def take_lock(
         _kill_holder(folder, asked_pid, log_line)
         if _acquired(lock, HANDOVER_S):
             return lock
-        # Nobody waits for the folder any more: a bridge that obeyed now would leave the run unserved.
+        # This process waits no more: a bridge that followed its request now would end for no other one.
         delete_handovers(folder)
     holder = folder.holder()
     owner = "another process"

@@ -207,7 +207,19 @@ def command(
     if all(count is None for count in counts):
         raise SystemExit(1)
     if not any(counts):
-        echo("no rollouts", err=True)
+        echo(_none_in(folders), err=True)
+
+
+def _none_in(folders: Sequence[RunFolder]) -> str:
+    """Return that the runs have no rollouts, and how many of them wait to be chosen."""
+    waiting = 0
+    for folder in folders:
+        report = read_report(folder)
+        if report is not None:
+            waiting += report.waiting.get("rollouts", 0)
+    if waiting:
+        return f"no rollouts yet: {waiting} wait until their step closes"
+    return "no rollouts"
 
 
 def _is_id(directory: Path) -> bool:

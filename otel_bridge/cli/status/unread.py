@@ -37,11 +37,11 @@ def unread(state: RunState, *, here: bool = True) -> Unread:
         here: Whether its folder is on this machine, so that its files can be read.
     """
     folder = RunFolder.at(Path(state.folder))
-    run_id = printable(state.run_id)
+    run = _run_of(state, folder, here=here)
     waits = f"{state.bytes.get('segments', 0):,} bytes wait"
     watch = command_line("status --watch", folder.path)
     if here and _starting(folder):
-        return Unread(f"{run_id}: its bridge is starting, {waits}", watch)
+        return Unread(f"{run}: its bridge is starting, {waits}", watch)
     log_end = ""
     # A service keeps no log per run, and an offline run never had a bridge.
     with contextlib.suppress(OSError):
@@ -49,10 +49,18 @@ def unread(state: RunState, *, here: bool = True) -> Unread:
             log_end = f"; its bridge's log ends: {line}"
     if state.bridge_alive:
         return Unread(
-            f"{run_id}: its bridge has not reported on it yet, {waits}{log_end}", watch
+            f"{run}: its bridge has not reported on it yet, {waits}{log_end}", watch
         )
     drain = drain_command(folder, chosen=_names_exporters(folder))
-    return Unread(f"{run_id}: no bridge has read it yet, {waits}{log_end}", drain)
+    return Unread(f"{run}: no bridge has read it yet, {waits}{log_end}", drain)
+
+
+def _run_of(state: RunState, folder: RunFolder, *, here: bool) -> str:
+    """Return project, name and id of a run; the id alone where no segment here says more."""
+    headers = headers_of(folder) if here else []
+    for header in filter(None, headers):
+        return printable(f"{header.project}/{header.run_name} ({state.run_id})")
+    return printable(state.run_id)
 
 
 def _names_exporters(folder: RunFolder) -> bool:

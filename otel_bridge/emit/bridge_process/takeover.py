@@ -59,7 +59,7 @@ def take_over(folder: RunFolder) -> None:
                 if pid and pid == folder.bridge_pid():
                     with contextlib.suppress(OSError):
                         os.kill(pid, signal.SIGKILL)
-                # Nobody waits for the folder any more: a bridge must not obey later.
+                # This process waits no more: a bridge must not end for its request later.
                 delete_handovers(folder)
                 return
             time.sleep(_POLL_S)

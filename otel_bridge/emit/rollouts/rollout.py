@@ -10,6 +10,9 @@ from dataclasses import dataclass, field, fields
 from typing import Any, cast
 
 from otel_bridge.messages.fields import plain
+from otel_bridge.messages.reader import is_exchange, is_message
+from otel_bridge.messages.shapes import EXCHANGE
+from otel_bridge.values.mappings import only, without
 from otel_bridge.values.plain import MAX_ENTRIES, mapping_of
 from otel_bridge.values.reading import entries_of
 
@@ -86,6 +89,8 @@ FIELDS = frozenset(field.name for field in fields(Rollout))
 def rollout_of(values: Mapping[str, Any]) -> Rollout:
     """Make a `Rollout` of a mapping with its field names; other keys become metadata.
 
+    In the place of ``messages`` it may have the lists of them ``prompt`` and ``completion``.
+
     A field that is ``None`` has its default: rows of tables have every column. What reading
     metadata raises is raised: a finished rollout is then counted as ``rollout_unreadable``, a live
     one is not opened.
@@ -98,9 +103,26 @@ def rollout_of(values: Mapping[str, Any]) -> Rollout:
         elif value is not None:
             field_values[key] = value
     rollout = Rollout(**field_values)
+    if "messages" not in field_values and (exchange := _exchange_in(extra)):
+        rollout.messages = exchange
+        extra = without(extra, EXCHANGE)
     if extra:
         rollout.metadata = {**mapping_or(rollout.metadata, "metadata"), **extra}
     return rollout
+
+
+def _exchange_in(row: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Return the lists of messages in a row of a trainer, as TRL's; empty without two.
+
+    Lists of anything else, as of token ids, are facts. What reading them raises is raised.
+    """
+    if not is_exchange(row):
+        return {}
+    exchange = only(row, EXCHANGE)
+    for messages in exchange.values():
+        if not all(map(is_message, plain(messages))):
+            return {}
+    return exchange
 
 
 def mapping_or(value: object, name: str) -> dict[Any, Any]:

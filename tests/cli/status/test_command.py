@@ -165,7 +165,7 @@ def test_a_folder_that_nobody_has_read_says_how_it_is_delivered(tmp_path: Path) 
     first, then, space = done.stdout.splitlines()
     assert (
         first
-        == f"{folder.run_id}: no bridge has read it yet, {size_bytes:,} bytes wait"
+        == f"maths/ppo ({folder.run_id}): no bridge has read it yet, {size_bytes:,} bytes wait"
     )
     assert re.fullmatch(rf"space: .* of .* in {tmp_path}/.otel-bridge", space)
     assert then == f"  otel-bridge drain {folder.path}"
@@ -218,15 +218,21 @@ def test_a_run_whose_bridge_is_starting_or_failed_to_says_so(tmp_path: Path) -> 
 
     waits, drain = f"{size_bytes:,} bytes wait", f"  otel-bridge drain {folder.path}"
     watch = f"  otel-bridge status --watch {folder.path}"
-    assert starting[:2] == [f"{folder.run_id}: its bridge is starting, {waits}", watch]
-    assert silent[:2] == [f"{folder.run_id}: no bridge has read it yet, {waits}", drain]
+    assert starting[:2] == [
+        f"maths/ppo ({folder.run_id}): its bridge is starting, {waits}",
+        watch,
+    ]
+    assert silent[:2] == [
+        f"maths/ppo ({folder.run_id}): no bridge has read it yet, {waits}",
+        drain,
+    ]
     said = f"its bridge's log ends: ModuleNotFoundError: No module named 'orjson' (the end of {folder.log_path})"
     assert locked[:2] == [
-        f"{folder.run_id}: its bridge has not reported on it yet, {waits}; {said}",
+        f"maths/ppo ({folder.run_id}): its bridge has not reported on it yet, {waits}; {said}",
         watch,
     ]
     assert failed[:2] == [
-        f"{folder.run_id}: no bridge has read it yet, {waits}; {said}",
+        f"maths/ppo ({folder.run_id}): no bridge has read it yet, {waits}; {said}",
         drain,
     ]
 
@@ -404,7 +410,8 @@ def test_the_commands_of_each_run_stand_under_it(tmp_path: Path) -> None:
 
     done = otel_bridge("status", cwd=tmp_path, env=environment(tmp_path))
 
-    runs = [line.split("/")[-1].split(":")[0] for line in done.stdout.splitlines()[:-1]]
+    lines = done.stdout.splitlines()[:-1]
+    runs = ["".join(re.findall(r"\b[0-9a-f]{16}\b", line)) for line in lines]
     assert (len(runs), runs[0], runs[2], runs[3]) == (5, runs[1], "", runs[4])
     assert runs[0] != runs[3]
 

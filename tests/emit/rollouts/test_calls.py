@@ -223,6 +223,25 @@ def test_a_failed_rollout_has_the_status_and_the_event_of_its_error() -> None:
     }
 
 
+def test_a_row_of_a_trainer_with_prompt_and_completion_has_the_messages_of_both() -> (
+    None
+):
+    run = MemoryRun()
+    rows = [
+        {"prompt": [QUESTION], "completion": [ANSWER], "level": 3},
+        {"prompt": [1, 2], "completion": [3]},
+    ]
+
+    log_rollouts(run, rows, step=1)
+
+    row, token_ids = run.roots
+    assert span_messages(row).input == [message("user", QUESTION["content"])]
+    assert [sent["role"] for sent in span_messages(row).output] == ["assistant"]
+    assert attributes(row)["rl.metadata.level"] == 3
+    assert "rl.metadata.prompt" not in attributes(row)
+    assert attributes(token_ids)["rl.metadata.completion"] == [3]
+
+
 def test_mappings_are_taken_too_and_unknown_keys_are_metadata() -> None:
     run = MemoryRun()
 
