@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean
 from typing import TypeAlias
 
 from opentelemetry.proto.metrics.v1 import metrics_pb2 as pb
@@ -42,10 +41,9 @@ _NO_VALUE = pb.DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK
 
 _QUANTILES = {"/p50": 0.5, "/p90": 0.9, "/p99": 0.99}
 
-
-GAUGE = "gauge"
+_GAUGE = "gauge"
 COUNTER = "counter"
-HISTOGRAM = "histogram"
+_HISTOGRAM = "histogram"
 
 _Point: TypeAlias = pb.NumberDataPoint | pb.HistogramDataPoint
 
@@ -78,11 +76,16 @@ def engine_of(resource: Mapping[str, object]) -> str:
     """Return the address of the engine that a resource describes; empty when nothing names it.
 
     The bridge names it itself. A Collector's Prometheus receiver puts the scraped address into
-    ``service.instance.id``.
+    ``service.instance.id``, and its parts into ``server.*``.
     """
-    return text_in(resource, semconv.ENGINE) or text_in(
+    address = text_in(resource, semconv.ENGINE) or text_in(
         resource, semconv.SERVICE_INSTANCE_ID
     )
+    if address:
+        return address
+    host = text_in(resource, "server.address") or text_in(resource, semconv.HOST_NAME)
+    port = text_in(resource, "server.port")
+    return f"{host}:{port}" if port else host
 
 
 def readings(metrics: Iterable[pb.Metric]) -> Iterator[tuple[SeriesName, Series]]:
@@ -143,12 +146,12 @@ def _points(metric: pb.Metric) -> tuple[str, Iterable[_Point]]:
     """
     data = metric.WhichOneof("data")
     if data == "gauge":
-        return GAUGE, metric.gauge.data_points
+        return _GAUGE, metric.gauge.data_points
     if data == "sum" and metric.sum.aggregation_temporality == _CUMULATIVE:
-        kind = COUNTER if metric.sum.is_monotonic else GAUGE
+        kind = COUNTER if metric.sum.is_monotonic else _GAUGE
         return kind, metric.sum.data_points
     if data == "histogram" and metric.histogram.aggregation_temporality == _CUMULATIVE:
-        return HISTOGRAM, metric.histogram.data_points
+        return _HISTOGRAM, metric.histogram.data_points
     return "", ()
 
 
@@ -165,7 +168,7 @@ def _reading(kind: str, point: _Point) -> Series | None:
         numbers = tuple(map(float, point.bucket_counts))
         bounds = tuple(point.explicit_bounds)
     # Of a histogram, the numbers could not be placed.
-    if kind == HISTOGRAM and len(numbers) != len(bounds) + 1:
+    if kind == _HISTOGRAM and len(numbers) != len(bounds) + 1:
         return None
     if point.flags & _NO_VALUE or not all(map(math.isfinite, numbers)):
         return None
@@ -213,7 +216,7 @@ class Series:
         if previous is not None and is_same_form:
             self.added = previous.added
             self.covered = previous.covered
-        if self.kind == GAUGE:
+        if self.kind == _GAUGE:
             self._add(self.numbers, 1)
             return False
         if previous is None:
@@ -254,14 +257,15 @@ def row_values(series: Sequence[Series]) -> Iterator[tuple[str, float]]:
         if member.covered:
             by_kind.setdefault(member.kind, []).append(member)
     for kind, members in by_kind.items():
-        if kind == HISTOGRAM:
+        if kind == _HISTOGRAM:
             yield from _quantiles(members)
             continue
         means = [member.added[0] / member.covered for member in members]
         if kind == COUNTER:
             yield "/per_s", sum(means) * SECOND_NS
             continue
-        yield "", fmean(means)
+        # Not `fmean`, which raises where numbers of a producer are beyond a double together.
+        yield "", sum(means) / len(means)
         if len(means) > 1:
             yield "/sum", sum(means)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -13,7 +14,8 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from otel_bridge.bridge.engines.endpoint import engine_request
 from otel_bridge.records import Config, Record, Row
-from otel_bridge.translation.engines import pipeline
+from otel_bridge.translation.engines import pipeline, points
+from otel_bridge.translation.engines.points import Series, engine_of
 from support.engines.engine import FAMILIES, Engine, expected
 from support.otlp.otlp_samples import (
     BRIDGE,
@@ -103,6 +105,20 @@ def test_every_family_of_two_engines_equals_a_computation_by_hand(version: str) 
             **under(expected(parts[1:]), "10.0.0.2:8000/"),
         }
     )
+
+
+def test_an_engine_that_a_collector_names_by_host_and_port_is_one_of_its_own() -> None:
+    resource = {"server.address": "h", "server.port": "8000", "host.name": "n"}
+
+    assert engine_of(resource) == "h:8000"
+    assert engine_of({"host.name": "n"}) == "n"
+    assert engine_of({**resource, "service.instance.id": "a:1"}) == "a:1"
+
+
+def test_gauges_that_are_beyond_a_double_together_make_a_row_all_the_same() -> None:
+    series = [Series("gauge", 2, 0, (1.7e308,), added=[1.7e308], covered=1)] * 2
+
+    assert dict(points.row_values(series)) == {"": math.inf, "/sum": math.inf}
 
 
 def test_a_restart_of_an_engine_is_skipped_and_counted() -> None:
