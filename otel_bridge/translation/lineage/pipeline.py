@@ -42,11 +42,11 @@ from otel_bridge.translation.step_rows import (
 _Uses: TypeAlias = tuple[list[str], str]
 """Trace ids of rollouts, and the reason for which they are not used; empty: they are consumed."""
 _OUTDATED = "lineage/outdated"
-PREFIX = "lineage/"
+_PREFIX = "lineage/"
 _NS = 1e9
 _MAX_BUCKETS = 64
 _MAX_DATASETS = 64
-UNKNOWN_REASON = "unknown"
+_UNKNOWN_REASON = "unknown"
 _MAX_REASON_CHARS = 64
 _MAX_STEPS = 64
 """Most training steps that are remembered of one rollout, the last ones."""
@@ -252,9 +252,9 @@ def step_values(
         The number of rollouts alone while none of them is known: everything else is a fact of
         theirs.
     """
-    values: dict[str, Value] = {f"{PREFIX}consumed": len(consumed) + unknown}
+    values: dict[str, Value] = {f"{_PREFIX}consumed": len(consumed) + unknown}
     if unknown:
-        values[f"{PREFIX}unknown"] = unknown
+        values[f"{_PREFIX}unknown"] = unknown
     staleness: list[int] = []
     ages_s: list[float] = []
     uses: list[int] = []
@@ -274,22 +274,23 @@ def step_values(
         if rollout.step is not None:
             steps.add(rollout.step)
     if staleness:
-        values[f"{PREFIX}staleness/distribution"] = _histogram(staleness)
+        values[f"{_PREFIX}staleness/distribution"] = _histogram(staleness)
     for name, numbers in (("staleness", staleness), ("age_s", ages_s), ("uses", uses)):
         if numbers:
-            values[f"{PREFIX}{name}/mean"] = fmean(numbers)
-            values[f"{PREFIX}{name}/max"] = max(numbers)
+            values[f"{_PREFIX}{name}/mean"] = fmean(numbers)
+            values[f"{_PREFIX}{name}/max"] = max(numbers)
     values |= _mean_reward("consumed", consumed)
     # Each is a key of the run.
     for dataset, number in datasets.most_common(_MAX_DATASETS):
-        values[f"{PREFIX}dataset/{dataset}"] = number / len(consumed)
+        values[f"{_PREFIX}dataset/{dataset}"] = number / len(consumed)
     return values | _of_generated(step, steps, generated)
 
 
 def _mean_reward(name: str, rollouts: Iterable[GeneratedRollout]) -> dict[str, Value]:
     rewards = [rollout.reward for rollout in rollouts if rollout.reward is not None]
     if rewards:
-        return {f"{PREFIX}reward/{name}": fmean(rewards)}
+        # Not `fmean`, which raises where they are beyond a double together.
+        return {f"{_PREFIX}reward/{name}": sum(rewards) / len(rewards)}
     return {}
 
 
@@ -318,33 +319,31 @@ def _of_generated(
         elif rollout.step < oldest_step:
             passed += 1
             if not rollout.uses(step):
-                unused[rollout.unused or UNKNOWN_REASON] += 1
+                unused[rollout.unused or _UNKNOWN_REASON] += 1
     values = _mean_reward("generated", of_same_steps)
     if passed:
-        values[f"{PREFIX}unused"] = sum(unused.values()) / passed
+        values[f"{_PREFIX}unused"] = sum(unused.values()) / passed
     for reason, number in unused.items():
-        values[f"{PREFIX}unused/{reason}"] = number / passed
+        values[f"{_PREFIX}unused/{reason}"] = number / passed
     return values
 
 
 def _histogram(numbers: Sequence[int]) -> Distribution:
     """Return the distribution of whole numbers: a bucket each, or equal wider ones if they are far apart."""
-    # Only lineage and tokens need it, and the start of every bridge would take 0.1 s longer.
-    import numpy  # noqa: PLC0415
-
     low = min(numbers)
-    span = max(numbers) - low + 1
     # Rounded up, or the highest number would be beyond the last bucket.
-    width = -(-span // _MAX_BUCKETS)
+    width = -(-(max(numbers) - low + 1) // _MAX_BUCKETS)
+    # In whole numbers: doubles would lose some of versions that are times in ns.
+    counts = [0] * ((max(numbers) - low) // width + 1)
+    for number in numbers:
+        counts[(number - low) // width] += 1
     # By halves, so that each whole number lies inside its bucket.
-    edges = low - 0.5 + float(width) * numpy.arange(-(-span // width) + 1)
-    # In doubles: versions of a producer may be of any size, and numpy refuses whole numbers so large.
-    counts = numpy.histogram(numpy.array(numbers, "f8"), edges)[0]
+    edges = tuple(low - 0.5 + width * index for index in range(len(counts) + 1))
     return Distribution(
         len(numbers),
         float(sum(numbers)),
         float(low),
         float(max(numbers)),
-        tuple(edges.tolist()),
-        tuple(counts.tolist()),
+        edges,
+        tuple(counts),
     )

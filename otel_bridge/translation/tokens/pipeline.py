@@ -52,7 +52,7 @@ _SENDER = "tokens"
 _QUANTILES = {"p01": 0.01, "p10": 0.1, "p50": 0.5, "p90": 0.9, "p99": 0.99}
 _BY_POSITION = (ABSOLUTE, FIGURES["entropies"])
 _MAX_FIGURES = 64
-HALF = 16
+_HALF = 16
 """Hex digits of a trace id that are stored; a chance collision within a step is practically
 impossible."""
 
@@ -139,7 +139,7 @@ class TokenStep(CollectedStep):
             for trace_id, sums in zip(
                 rollouts, figure.rollouts.T.tolist(), strict=True
             ):
-                half = trace_id[:HALF]
+                half = trace_id[:_HALF]
                 counted_bits = self.counted.get(half, 0)
                 # Each rollout counts once a figure; the caller reports what came twice.
                 if counted_bits & bit:

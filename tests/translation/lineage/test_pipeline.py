@@ -111,7 +111,8 @@ def test_the_row_of_a_step_compares_what_it_consumed_with_what_was_generated(
 
 
 def test_staleness_of_any_size_has_a_distribution(bench: Bench, run: MemoryRun) -> None:
-    versions = [-(1 << 63), 5, (1 << 63) - 1]
+    # Far apart, and beyond what a double counts in ones.
+    versions = [5, 700697131100614406, -3343666090948625808, -2376853843478256548]
     messages = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
     log_rollouts(
         run,
@@ -128,8 +129,8 @@ def test_staleness_of_any_size_has_a_distribution(bench: Bench, run: MemoryRun) 
     ]
 
     assert isinstance(histogram, Distribution)
-    assert (histogram.count, sum(histogram.counts)) == (3, 3)
-    assert (len(histogram.edges), len(histogram.counts)) == (65, 64)
+    assert (histogram.count, sum(histogram.counts)) == (4, 4)
+    assert len(histogram.edges) == len(histogram.counts) + 1 <= 65
 
 
 def test_what_training_passed_without_a_use_has_its_reason(
