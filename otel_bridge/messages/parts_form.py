@@ -143,7 +143,10 @@ def _add_media(parts: Parts, fields: ReadFields) -> None:
     if shapes.MEDIA_KEYS.keys().isdisjoint(fields.whole):
         return
     for key, modality in shapes.MEDIA_KEYS.items():
-        if fields.get(key) is not None:
+        medium = fields.whole.get(key)
+        # OpenAI names an earlier answer in audio by its id alone, which stays a fact.
+        is_reference = isinstance(medium, dict) and medium.keys() == {"id"}
+        if medium is not None and not is_reference:
             parts.add_media(modality, fields[key])
 
 

@@ -31,6 +31,8 @@ from otel_bridge.messages.shapes import (
     EXTRAS,
     FINISH_HOLDERS,
     FINISH_KEYS,
+    KEYED_PARTS,
+    KIND_KEYS,
     KINDS,
     MEDIA_KEYS,
     MODALITIES,
@@ -67,6 +69,16 @@ _FILE = "file"
 _OPENAI_TYPES = frozenset({"text", _FILE})
 """Types of parts of OpenAI's chat messages that other libraries have too."""
 _LIBRARY_TYPES = frozenset({*KINDS, *MODALITIES, *DOCUMENTS})
+_PART_TYPES = frozenset(
+    {
+        *_LIBRARY_TYPES,
+        *_READ_KEYS,
+        *_OPENAI_TYPES,
+        "image_url",
+        "input_audio",
+        "refusal",
+    }
+)
 _LIBRARY_KEYS = frozenset(
     {"reasoning", "thinking", "function_call", CHANNEL_KEY, EXTRAS, *MEDIA_KEYS}
 )
@@ -184,8 +196,8 @@ def read_chat(value: Json, role: str) -> Chat:
     elif parsed is not None and parsed != "":
         chat.add(parsed, role)
     # An answer may be JSON without any message in it, such as an object that a program asked for.
-    is_text = isinstance(value, str) and parsed and not holds_none(parsed)
-    if is_text and not chat.messages:
+    is_unread_text = isinstance(value, str) and bool(parsed) and not chat.messages
+    if is_unread_text and not holds_none(parsed):
         return Chat([{"role": role, "content": value}])
     return chat
 
@@ -421,11 +433,20 @@ def content_of(value: Json) -> Json:
     parts = parsed_json(value)
     if not isinstance(parts, list):
         return as_text(value)
-    types = set(map(type, parts))
     # Texts may stand among the parts of pydantic-ai; texts alone may be an answer in JSON.
-    if types <= {dict, str} and types != {str}:
+    if all(map(_is_part, parts)) and set(map(type, parts)) != {str}:
         return parts
     return as_text(value)
+
+
+def _is_part(value: Json) -> bool:
+    """Return whether *value* is a text, or has the type or a key of a part; other objects are data."""
+    if not isinstance(value, dict):
+        return isinstance(value, str)
+    kind = first(value, KIND_KEYS)
+    if kind is not None:
+        return isinstance(kind, str) and kind in _PART_TYPES
+    return value.keys() <= {"text"} or not KEYED_PARTS.keys().isdisjoint(value)
 
 
 def _from_chat(role: str, entry: Mapping[str, Json]) -> Message:

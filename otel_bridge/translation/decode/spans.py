@@ -365,7 +365,7 @@ def _chats(span: Span, attributes: dict[str, Json], kind: str) -> tuple[Chat, Ch
 def _answer_in(attributes: Mapping[str, Json]) -> Chat:
     """Return the messages of a span's output.
 
-    Vercel's AI SDK puts reasoning and calls of the last message into attributes of their own.
+    Vercel's AI SDK puts reasoning, calls and files of the last message into attributes of their own.
     """
     answer = read_chat(first_of(attributes, _OUTPUTS), "assistant")
     beside: Message = {}

@@ -351,6 +351,21 @@ def test_parts_that_lie_flat_in_attributes_are_the_content_of_their_message() ->
     assert chat.messages == [{"role": "user", "content": parts, "odd.fact": 1}]
 
 
+@pytest.mark.parametrize(
+    "answer",
+    ['[{"name":"Paris","pop":2}]', '[{"text":"hello","start":0}]', '["a","b"]'],
+)
+def test_an_answer_in_json_that_lies_flat_stays_as_it_was_written(answer: str) -> None:
+    attributes = {
+        "gen_ai.completion.0.role": "assistant",
+        "gen_ai.completion.0.content": answer,
+    }
+
+    [message] = flattened_chat(attributes, "gen_ai.completion.", "assistant").messages
+
+    assert message == {"role": "assistant", "content": answer}
+
+
 def test_more_than_ten_calls_that_lie_flat_keep_their_order() -> None:
     attributes: dict[str, Any] = {
         f"gen_ai.completion.0.tool_calls.{n}.name": f"f{n}" for n in range(12)
