@@ -37,7 +37,7 @@ def unread(state: RunState, *, here: bool = True) -> Unread:
         here: Whether its folder is on this machine, so that its files can be read.
     """
     folder = RunFolder.at(Path(state.folder))
-    run = _run_of(state, folder, here=here)
+    run = _run_of(state, folder, is_local=here)
     waits = f"{state.bytes.get('segments', 0):,} bytes wait"
     watch = command_line("status --watch", folder.path)
     if here and _starting(folder):
@@ -55,9 +55,9 @@ def unread(state: RunState, *, here: bool = True) -> Unread:
     return Unread(f"{run}: no bridge has read it yet, {waits}{log_end}", drain)
 
 
-def _run_of(state: RunState, folder: RunFolder, *, here: bool) -> str:
+def _run_of(state: RunState, folder: RunFolder, *, is_local: bool) -> str:
     """Return project, name and id of a run; the id alone where no segment here says more."""
-    headers = headers_of(folder) if here else []
+    headers = headers_of(folder) if is_local else []
     for header in filter(None, headers):
         return printable(f"{header.project}/{header.run_name} ({state.run_id})")
     return printable(state.run_id)

@@ -12,9 +12,10 @@
 * What remains of a point's attributes becomes part of the key (`keys.attribute_suffix`).
 * A span that names an iteration (``dl.iteration``) makes a row of its numbers.
 * A redelivered point (same role, key, step and value; the time counts only without a step) is
-  dropped. Another value at the same step makes a further row, so that the newest wins; an older
-  one that comes late is counted (`point/late`). A step that returns to a former value (A, B, A,
-  each newer) shows that value once more; further alternation is counted (`point/alternating`).
+  dropped. One without a time gets that of its arrival, so that it counts again. Another value at
+  the same step makes a further row, so that the newest wins; an older one that comes late is
+  counted (`point/late`). A step that returns to a former value (A, B, A, each newer) shows that
+  value once more; further alternation is counted (`point/alternating`).
 * The points of one request with the same role, step and time make one row.
 """
 

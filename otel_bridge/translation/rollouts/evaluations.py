@@ -109,7 +109,7 @@ def read_evaluation(
     The caller counts such an event (``evaluation/invalid``). A value that is not finite is one too.
 
     Only a process that numbers its events is remembered with the value: a later one of it replaces
-    it. Values of other producers stand beside each other, each once by its content.
+    it. Of all other producers together the newest counts; one without a time gets that of its arrival.
 
     Args:
         log_record: The event.
@@ -176,6 +176,7 @@ class Evaluations:
     def __init__(self, state: TranslationState) -> None:
         self._state = state
         self._pending: dict[str, int] = {}
+        self._is_ordered = True
         self._settled: dict[str, None] = {}
         self._of_spans: dict[str, dict[str, None]] = {}
         entries = unpacked_below(_Entry, state, _PREFIX)
@@ -303,8 +304,7 @@ class Evaluations:
             if entry is not None:
                 entry.is_pending = True
                 self._store(key, entry)
-        # In the order of arrival, on which `overdue` relies.
-        self._pending = dict(sorted(self._pending.items(), key=itemgetter(1)))
+                self._is_ordered = False
 
     def settle(self, trace_id: str) -> None:
         """Note that the rollout was emitted with its values.
@@ -329,6 +329,10 @@ class Evaluations:
         The oldest trace first. A trace that is missing for ever would else be waited for until the
         run ends.
         """
+        if not self._is_ordered:
+            # Once for all that `unclaim` has put behind younger ones.
+            self._pending = dict(sorted(self._pending.items(), key=itemgetter(1)))
+            self._is_ordered = True
         while self._pending:
             trace_id, since_ns = next(iter(self._pending.items()))
             if since_ns > before_ns and len(self._pending) <= limit:
