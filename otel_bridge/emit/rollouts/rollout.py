@@ -120,7 +120,8 @@ def _exchange_in(row: Mapping[Any, Any]) -> dict[Any, Any]:
         return {}
     exchange = only(row, EXCHANGE)
     for messages in exchange.values():
-        if not all(map(is_message, plain(messages))):
+        entries = cast("Sequence[object]", plain(messages))
+        if not all(map(is_message, entries)):
             return {}
     return exchange
 
